@@ -84,7 +84,7 @@ def settle() -> None:
 
 def calibrate_to(path: str) -> list[float]:
     """Calibrate into a file; the seconds that it took, and on a GPU the host's pace."""
-    from torch_vis import calibrate
+    from torch_vis.measure import calibrate
 
     quiet = Quiet("cuda") if torch.cuda.is_available() else None
     start = time.perf_counter()

@@ -54,7 +54,7 @@ def measure(name: str, device: str) -> dict[str, tuple[int, int]]:
         step()
 
     predicted = tv.trace(two_steps, fake=True).memory()
-    measured = tv.measure_memory(step)
+    measured = tv.measure.memory(step)
     if device == "cuda":
         ours, theirs = predicted.caching("cuda:0"), measured.cuda[0]
         return {

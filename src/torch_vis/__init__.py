@@ -25,7 +25,7 @@ _OBJECTS = {
     "compare": ("torch_vis.analysis.compare.comparison", "compare"),
     "load": ("torch_vis.api", "load"),
     "record": ("torch_vis.api", "record"),
-    "register_cost": ("torch_vis.ops.cost.registry", "cost"),
+    "register_cost": ("torch_vis.ops.cost", "register_cost"),
     "trace": ("torch_vis.api", "trace"),
 }
 _MODULES = ("advise", "errors", "hardware", "interfaces", "measure", "types")

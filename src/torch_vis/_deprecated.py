@@ -26,6 +26,8 @@ NAMES: dict[str, str] = {
 
 ATTRIBUTES: dict[str, dict[str, str]] = {
     # the class: its old attributes and the new ones
+    "CompiledKernels": {"found": "fusion"},
+    "FusionReport": {"found": "fusion"},
     "LatencyReport": {"found": "prediction"},
     "Report": {"to_plain": "to_dict"},
     "Comparison": {"to_plain": "to_dict"},

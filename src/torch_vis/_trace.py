@@ -11,7 +11,6 @@ from torch_vis._reports import EXPLORE, FULL_REPORT, REPORTS, resolved
 from torch_vis.errors import UsageError, no_match
 from torch_vis.formats import renderer_called, writer
 from torch_vis.graph.io.atomic import PathLike
-from torch_vis.graph.memory_use import MemoryByUse
 from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.record import Run
 from torch_vis.graph.subset import calls_alone
@@ -24,24 +23,23 @@ if TYPE_CHECKING:
     import torch
 
     from torch_vis.analysis.fusion.report import FusionReport
-    from torch_vis.analysis.gradients.report import GradientFlow
+    from torch_vis.analysis.gradients.report import GradientsReport
     from torch_vis.analysis.machine.latency import LatencyReport
     from torch_vis.analysis.machine.roofline import RooflineReport
     from torch_vis.analysis.memory.report import MemoryReport
     from torch_vis.analysis.partition.report import PartitionReport
-    from torch_vis.analysis.summary import Summary
+    from torch_vis.analysis.summary import SummaryReport
     from torch_vis.analysis.time.report import TimeReport
     from torch_vis.capture.compilers.program import Program
     from torch_vis.capture.kept_tensors import KeptTensors
     from torch_vis.graph.graph import Graph
-    from torch_vis.replay.check import Report
-    from torch_vis.replay.live_run import Entry
+    from torch_vis.replay.check import CheckResult
+    from torch_vis.replay.live_run import CallSignature
     from torch_vis.replay.rerun import Rerun
     from torch_vis.views.terminal.config import ExplorerConfig
     from torch_vis.views.text.breaks import Breaks
 
 COSTS = ("flops", "macs", "moved_bytes")
-MEMORY = ("alloc_bytes", "free_bytes", "live_bytes")
 
 
 class Trace(LiveRun):
@@ -66,7 +64,7 @@ class Trace(LiveRun):
         kept: KeptTensors | None = None,
         error: BaseException | None = None,
         program: Program | None = None,
-        entry: Entry | None = None,
+        entry: CallSignature | None = None,
     ) -> None:
         live = {"output": output, "kept": kept, "error": error, "program": program, "entry": entry}
         super().__init__(graph, with_analyses(graph, metrics), limits, meta, **live)
@@ -83,7 +81,7 @@ class Trace(LiveRun):
 
     # ---------------------------------------------------------------- prove it, run it again
 
-    def check(self, *, inputs: bool = False, shuffles: int = 2, seed: int = 0) -> Report:
+    def check(self, *, inputs: bool = False, shuffles: int = 2, seed: int = 0) -> CheckResult:
         """Prove the graph: run it again and compare every output, gradient and changed state bit for bit.
 
         The recording is replayed in order, pruned to the operations that the edges say lead to the results, and in
@@ -233,7 +231,7 @@ class Trace(LiveRun):
 
     # ---------------------------------------------------------------- ask it
 
-    def summary(self) -> Summary:
+    def summary(self) -> SummaryReport:
         """What ``print`` shows, as data: totals, the module tree, operators without a cost formula.
 
         >>> import torch, torch_vis as tv
@@ -269,7 +267,7 @@ class Trace(LiveRun):
         """
         return self._report("time")
 
-    def gradients(self) -> GradientFlow:
+    def gradients(self) -> GradientsReport:
         """How gradients flow: norms layer by layer, what vanishes or explodes, dead units, where NaN was born.
 
         The run is repeated from the tensors that the trace holds and looked at on the way. ``columns`` of the report
@@ -523,12 +521,4 @@ def with_analyses(graph: Graph, metrics: Metrics) -> Metrics:
 
         return version()
 
-    def memory() -> MemoryByUse:
-        from torch_vis.graph.lifetimes import Blocks, Use
-
-        found, words = Blocks(graph, metrics), tuple(use.words for use in Use)
-        columns = found.use, found.told_value, found.birth, found.death, found.bytes, found.during
-        return MemoryByUse(words, *columns)
-
-    found = metrics.with_later(COSTS, compute, version=formulas)
-    return found.with_memory(memory) if all(name in metrics for name in MEMORY) else found
+    return metrics.with_later(COSTS, compute, version=formulas)

@@ -195,7 +195,7 @@ def trace(
             "the callable returned a generator or coroutine, and nothing in it has run; use record around it"
         )
         run.limits += (Limit(text, kind="missing"),)
-    from torch_vis.replay.live_run import Entry
+    from torch_vis.replay.live_run import CallSignature
 
     return Trace(
         run.graph,
@@ -206,7 +206,7 @@ def trace(
         kept=kept if keep else None,
         error=error,
         program=None if captured is None else captured.program,
-        entry=Entry(model, args, named, name_inputs) if keep else None,
+        entry=CallSignature(model, args, named, name_inputs) if keep else None,
     )
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import torch_vis as tv
 from tests.kit.traced import NAMES, traced
-from torch_vis.ops.cost import Cost, cost, registry
+from torch_vis.ops.cost import Cost, register_cost, registry
 
 
 def test_totals_are_those_of_the_table():
@@ -98,7 +98,7 @@ def test_bytes_that_leave_operations_out_say_so(tmp_path):
 def test_a_formula_that_failed_is_the_reason(monkeypatch, tmp_path):
     monkeypatch.setattr(registry, "_FORMULAS", dict(registry._FORMULAS))
     monkeypatch.delitem(registry._FORMULAS, "aten::erfinv", raising=False)
-    cost("aten::erfinv")(lambda op: Cost(op.args[7]))
+    register_cost("aten::erfinv")(lambda op: Cost(op.args[7]))
     t = tv.trace(torch.erfinv, torch.zeros(3))
     why = "its formula failed: IndexError: tuple index out of range"
     assert t.summary().why_uncovered == {"aten::erfinv": why}

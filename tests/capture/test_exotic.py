@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import torch_vis as tv
 from tests.zoo import ZOO, close_process_group
 from torch_vis import errors
+from torch_vis.graph.record import LIMIT_KINDS
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -75,6 +76,14 @@ def test_a_node_that_lets_a_value_out_is_marked() -> None:
     assert node.name == "_local_scalar_dense" and node.inputs[0].producer.name == "sum"
     (limit,) = t.limits
     assert "took a value to Python" in limit and "not in the graph" in limit
+    site = inspect.getsourcelines(f)[1] + 1
+    assert (limit.kind, limit.site) == ("python", f"{__file__}:{site}")
+
+
+def test_every_limit_is_of_a_kind_that_is_listed() -> None:
+    zoo = ("numpy_write", "nested_strided", "item_control_flow")
+    kinds = {limit.kind for name in zoo for limit in of_zoo(name).limits}
+    assert {"python", "missing", "memory"} <= kinds <= LIMIT_KINDS.keys() - {"other"}
 
 
 def test_a_loop_of_escapes_is_one_sentence() -> None:

@@ -21,7 +21,16 @@ from tests.kit.proving import cost_of, formula, tensor, traced
 from torch_vis.errors import UsageError
 from torch_vis.graph import Call, Graph, Metrics, Slot, TensorType
 from torch_vis.ops.call_groups import classes
-from torch_vis.ops.cost import UNKNOWN_BYTES, Cost, Operation, cost, costs, covered, registry, uncovered
+from torch_vis.ops.cost import (
+    UNKNOWN_BYTES,
+    Cost,
+    Operation,
+    costs,
+    covered,
+    register_cost,
+    registry,
+    uncovered,
+)
 from torch_vis.ops.cost.compute import why_uncovered
 
 NAMES = ("flops", "macs", "moved_bytes")
@@ -151,7 +160,7 @@ def test_classes_are_exact(rows: list[tuple[int, list[int], list[int]]]) -> None
 def test_a_formula_is_asked_once_for_equal_calls(formulas: None) -> None:
     asked = []
 
-    @cost("mylib::op")
+    @register_cost("mylib::op")
     def op(op: Operation) -> Cost:
         asked.append(op.out.shape)
         return op.count(add=op.out.numel)
@@ -192,8 +201,8 @@ def test_sizes_that_are_not_known_are_not_covered(
 
 
 def test_a_number_too_large_for_the_column_is_not_known(formulas: None) -> None:
-    cost("mylib::huge")(lambda op: Cost(2**63))
-    cost("mylib::large")(lambda op: Cost(2**63 - 1))
+    register_cost("mylib::huge")(lambda op: Cost(2**63))
+    register_cost("mylib::large")(lambda op: Cost(2**63 - 1))
     assert costs(linear_chain(["mylib::huge", "mylib::large"]))["flops"][:] == [None, 2**63 - 1]
 
 
@@ -201,7 +210,7 @@ def test_a_number_too_large_for_the_column_is_not_known(formulas: None) -> None:
 
 
 def test_a_formula_for_an_operator_of_ones_own(formulas: None) -> None:
-    @cost("mine::scaled_sin")
+    @register_cost("mine::scaled_sin")
     def scaled_sin(op: Operation) -> Cost:
         assert (op.arg(0, "x").shape, op.arg(1, "scale", 2.0), op.arg(None, "bias", "none")) == (
             (4,),
@@ -216,16 +225,16 @@ def test_a_formula_for_an_operator_of_ones_own(formulas: None) -> None:
 
 
 def test_an_overload_may_have_a_formula_of_its_own(formulas: None) -> None:
-    cost("mylib::op")(lambda op: Cost(1))
-    cost("mylib::op.special")(lambda op: Cost(2))
+    register_cost("mylib::op")(lambda op: Cost(1))
+    register_cost("mylib::op.special")(lambda op: Cost(2))
     graph = linear_chain(["mylib::op", "mylib::op.special", "mylib::op.other", "mylib::op_"])
     assert costs(graph)["flops"][:] == [1, 2, 1, None]  # only aten's names say what they write
 
 
 def test_a_formula_may_leave_a_case_open_or_say_the_bytes(formulas: None) -> None:
-    cost("mylib::none")(lambda op: None)
-    cost("mylib::bytes")(lambda op: Cost(1, 0, 7))
-    cost("mylib::unknown_bytes")(lambda op: Cost(1, 0, UNKNOWN_BYTES))
+    register_cost("mylib::none")(lambda op: None)
+    register_cost("mylib::bytes")(lambda op: Cost(1, 0, 7))
+    register_cost("mylib::unknown_bytes")(lambda op: Cost(1, 0, UNKNOWN_BYTES))
     graph = linear_chain(["mylib::none", "mylib::bytes", "mylib::unknown_bytes"])
     assert costs(graph)["flops"][:] == [None, 1, 1]
     assert costs(graph)["moved_bytes"][:] == [None, 7, None]
@@ -234,7 +243,7 @@ def test_a_formula_may_leave_a_case_open_or_say_the_bytes(formulas: None) -> Non
 def test_a_formula_that_fails_is_named_and_the_rest_counts(
     formulas: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @cost("mylib::broken")
+    @register_cost("mylib::broken")
     def broken(op: Operation) -> Cost:
         return Cost(op.args[7])
 
@@ -246,7 +255,7 @@ def test_a_formula_that_fails_is_named_and_the_rest_counts(
 def test_a_formula_that_fails_is_named_once_for_each_operator_and_cause(
     formulas: None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @cost("mylib::one", "mylib::other")
+    @register_cost("mylib::one", "mylib::other")
     def broken(op: Operation) -> Cost:
         raise ValueError(f"no formula for {op.out.shape}")
 
@@ -260,14 +269,14 @@ def test_a_formula_that_fails_is_named_once_for_each_operator_and_cause(
 
 
 def test_a_plain_number_is_told_what_to_be_instead(formulas: None) -> None:
-    cost("mylib::number")(lambda op: 5)  # type: ignore[arg-type, return-value]
+    register_cost("mylib::number")(lambda op: 5)  # type: ignore[arg-type, return-value]
     told = why_uncovered(linear_chain(["mylib::number"]))["mylib::number"]
     assert told.endswith("the formula returned 5; return op.count(...) or Cost(flops=...)")
 
 
 def test_why_an_operator_is_not_covered(formulas: None) -> None:
-    cost("mylib::broken")(lambda op: Cost(op.args[7]))
-    cost("mylib::partial")(lambda op: None)
+    register_cost("mylib::broken")(lambda op: Cost(op.args[7]))
+    register_cost("mylib::partial")(lambda op: None)
     graph = linear_chain(["mylib::broken", "aten::exp", "mylib::partial", "mylib::none"])
     assert why_uncovered(graph) == {
         "mylib::broken": "its formula failed: IndexError: tuple index out of range",
@@ -280,7 +289,7 @@ def test_why_an_operator_is_not_covered(formulas: None) -> None:
 def test_what_is_no_cost_is_not_taken_for_one(
     formulas: None, caplog: pytest.LogCaptureFixture, wrong: Any
 ) -> None:
-    cost("mylib::wrong")(lambda op: wrong)
+    register_cost("mylib::wrong")(lambda op: wrong)
     assert costs(linear_chain(["mylib::wrong"]))["flops"][:] == [None]
     assert "mylib::wrong" in caplog.text
 
@@ -289,25 +298,25 @@ def test_what_is_no_cost_is_not_taken_for_one(
     ("register", "message"),
     [
         (
-            lambda: cost("aten::mm")(lambda op: None),
+            lambda: register_cost("aten::mm")(lambda op: None),
             "'aten::mm' already has a cost formula: matrix_product in",
         ),
-        (lambda: cost("mylib::a", "mylib::a")(lambda op: None), "named twice"),
-        (lambda: cost("mm")(lambda op: None), "with its namespace, as in 'aten::mm'"),
-        (lambda: cost("mylib::")(lambda op: None), "'mylib::' names no operator"),
-        (lambda: cost()(lambda op: None), "takes the names of operators"),
+        (lambda: register_cost("mylib::a", "mylib::a")(lambda op: None), "named twice"),
+        (lambda: register_cost("mm")(lambda op: None), "with its namespace, as in 'aten::mm'"),
+        (lambda: register_cost("mylib::")(lambda op: None), "'mylib::' names no operator"),
+        (lambda: register_cost()(lambda op: None), "takes the names of operators"),
         (
-            lambda: cost("aten::convolutoin")(lambda op: None),
+            lambda: register_cost("aten::convolutoin")(lambda op: None),
             r"no operator 'aten::convolutoin'.*'aten::convolution'",
         ),
         (
-            lambda: cost("aten::add.Tensr")(lambda op: None),
+            lambda: register_cost("aten::add.Tensr")(lambda op: None),
             r"no operator 'aten::add.Tensr'.*'aten::add.Tensor'",
         ),
-        (lambda: cost("prims::ad")(lambda op: None), r"no operator 'prims::ad'.*'prims::add'"),
-        (lambda: cost("aten::mm_")(lambda op: None), r"no operator 'aten::mm_'"),
-        (lambda: cost(lambda op: None), "takes the names of operators"),  # type: ignore[arg-type]
-        (lambda: cost("mylib::a")(3), "a function of the operation, not 3"),  # type: ignore[type-var]
+        (lambda: register_cost("prims::ad")(lambda op: None), r"no operator 'prims::ad'.*'prims::add'"),
+        (lambda: register_cost("aten::mm_")(lambda op: None), r"no operator 'aten::mm_'"),
+        (lambda: register_cost(lambda op: None), "takes the names of operators"),  # type: ignore[arg-type]
+        (lambda: register_cost("mylib::a")(3), "a function of the operation, not 3"),  # type: ignore[type-var]
     ],
 )
 def test_what_cannot_be_registered(formulas: None, register: Callable[[], Any], message: str) -> None:
@@ -317,7 +326,7 @@ def test_what_cannot_be_registered(formulas: None, register: Callable[[], Any], 
 
 def test_a_refused_formula_leaves_nothing_behind(formulas: None) -> None:
     with pytest.raises(UsageError):
-        cost("mylib::new", "aten::mm")(lambda op: None)
+        register_cost("mylib::new", "aten::mm")(lambda op: None)
     assert "mylib::new" not in covered()
 
 
@@ -326,15 +335,15 @@ def test_a_refused_formula_leaves_nothing_behind(formulas: None) -> None:
 )
 def test_names_that_exist_or_may_come_to(formulas: None, name: str) -> None:
     registry._FORMULAS.pop(name, None)
-    cost(name)(lambda op: Cost(1))
+    register_cost(name)(lambda op: Cost(1))
     assert name in covered()
 
 
 def test_where_torch_is_not_loaded_it_stays_so() -> None:
     program = """
 import sys
-from torch_vis.ops.cost import Cost, cost
-cost("aten::no_such_operator")(lambda op: Cost(0))
+from torch_vis.ops.cost import Cost, register_cost
+register_cost("aten::no_such_operator")(lambda op: Cost(0))
 print("torch" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -377,20 +386,20 @@ def test_a_formula_that_comes_after_the_run_counts(formulas: None, tmp_path: Any
     trace.save(tmp_path / "before.tvz")
     loaded = tv.load(tmp_path / "before.tvz")
     assert loaded.summary().uncovered == {"mylib::late": 1}
-    cost("mylib::late")(lambda op: op.count(mac=op.out.numel * op.arg(0, "a").shape[1]))
+    register_cost("mylib::late")(lambda op: op.count(mac=op.out.numel * op.arg(0, "a").shape[1]))
     for found in (trace, loaded, tv.load(tmp_path / "before.tvz")):
         assert (found.summary().macs, found.summary().uncovered) == (128, {})
         assert found.summary().moved_bytes == 4 * (2 * 32 + 2 * 32 + 16)
 
 
 def test_what_a_file_knows_stays_where_no_formula_is(formulas: None, tmp_path: Any) -> None:
-    cost("mylib::known")(lambda op: Cost(7))
+    register_cost("mylib::known")(lambda op: Cost(7))
     graph = linear_chain(["mylib::known", "mylib::new"])
     trace = tv.Trace(graph, tv.Trace(graph, Metrics()).metrics)
     assert trace.metrics["flops"][:] == [7, None]
     trace.save(tmp_path / "run.json")
     del registry._FORMULAS["mylib::known"]
-    cost("mylib::new")(lambda op: Cost(5))
+    register_cost("mylib::new")(lambda op: Cost(5))
     loaded = tv.load(tmp_path / "run.json")
     assert loaded.metrics["flops"][:] == [7, 5]
     loaded.save(tmp_path / "again.json")

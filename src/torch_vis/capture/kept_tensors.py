@@ -62,11 +62,6 @@ class KeptTensors:
             if (now := version_of(tensor)) != version and now.address in uncopied
         ]
 
-    def restore(self) -> None:
-        """Give the memory that the run wrote to the contents that it had before."""
-        for number, original in self.originals.items():
-            self.storages[number].copy_(original)
-
 
 def copy_of(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     """A block of memory with the same contents; a block of the meta device, which has none, is its own copy."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from torch_vis.capture.assembling.assemble import Assembly, NamedTensor, RunFacts, RunResult, assemble
+from torch_vis.capture.assembling.assemble import Assembly, NamedTensor, ResultTensor, RunFacts, assemble
 from torch_vis.capture.assembling.limits import describe_limits, packed_weights
 from torch_vis.capture.assembling.metric_columns import with_stored
 from torch_vis.capture.containers import named_tensors
@@ -248,10 +248,10 @@ class Capture:
         tensors = [(number, alive()) for number, alive in self.recorder.external_tensors.items()]
         return [(f"constant.{number}", tensor) for number, tensor in tensors if tensor is not None]
 
-    def _results(self, facts: RunFacts) -> list[RunResult]:
+    def _results(self, facts: RunFacts) -> list[ResultTensor]:
         rec = self.recorder
         results = [
-            RunResult(name, "output", self._substitute(tensor))
+            ResultTensor(name, "output", self._substitute(tensor))
             for name, tensor in named_tensors(self.output, "output")
         ]
         names = {id(row.tensor): row.name for row in facts.named}
@@ -264,11 +264,11 @@ class Capture:
                 for part_name, part in named_tensors(gradient, f"{name}.grad"):
                     seen = self._substitute(part)
                     if rec.knows(seen):
-                        results.append(RunResult(part_name, "gradient", seen))
+                        results.append(ResultTensor(part_name, "gradient", seen))
                         gradients.add(id(seen))
         for name, tensor in externals:
             if id(tensor) not in gradients and rec.was_written(tensor):
-                results.append(RunResult(names.get(id(tensor), name), "state", tensor))
+                results.append(ResultTensor(names.get(id(tensor), name), "state", tensor))
         return results
 
     def _leaf_names(self, facts: RunFacts) -> dict[int, str]:

@@ -21,7 +21,7 @@ from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.io.tables_json import to_json
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Role
-from torch_vis.ops.schemas import Signatures, literal, slot_names
+from torch_vis.ops.schemas import literal, named_arguments, slot_names
 
 ENDING = ".explorer.json"
 HEAT = {"time_ns": ("time", "ns"), "alloc_bytes": ("memory", "bytes"), "flops": ("flops", "FLOPs")}
@@ -108,7 +108,6 @@ class _Explorer:
         self.facts = Facts(graph, metrics)
         self.producer: list[int] = graph.value_producer.tolist()
         self.types = [_type_text(type_) for type_ in graph.types]
-        self._signatures = Signatures()
         self.calls = [self._call(number) for number in range(len(graph.calls))]
         index = np.arange(len(graph.out_value)) - np.repeat(graph.out_start[:-1], np.diff(graph.out_start))
         self.output_id = dict(zip(graph.out_value.tolist(), index.tolist()))
@@ -196,7 +195,7 @@ class _Explorer:
     def _call(self, number: int) -> tuple[str, list[tuple[str, str]], dict[int, str], str]:
         """What operations with the same call share: title, hyperparameters, names of inputs, line of code."""
         call = self.graph.calls[number]
-        arguments = self._signatures.arguments(call)
+        arguments = named_arguments(call)
         ports = slot_names(arguments)
         facts = [("op", call.op)]
         facts += [

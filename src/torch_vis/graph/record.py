@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 from torch_vis.graph.graph import Graph
+from torch_vis.graph.lifetimes import COLUMNS as MEMORY_COLUMNS
+from torch_vis.graph.lifetimes import Lifetimes
 from torch_vis.graph.metrics import Metrics
 
 LIMIT_KINDS: dict[str, str] = {
@@ -16,7 +19,7 @@ LIMIT_KINDS: dict[str, str] = {
     "dataflow": "an edge that is there only because it could not be ruled out",
     "memory": "memory that is not counted, or not exactly",
     "time": "times that are not what they would be without a recorder, or not of what they seem",
-    "altered": "the run itself went another way because it was recorded",
+    "altered": "the run, or what it leaves behind, is not what it is without a recorder",
     "shapes": "no numbers were computed",
     "program": "what a compiler's front-end made of the program",
     "other": "nothing more is known",
@@ -104,6 +107,12 @@ class Run:
     @limits.setter
     def limits(self, limits: Iterable[str]) -> None:
         self._limits = tuple(limit if isinstance(limit, Limit) else Limit(limit) for limit in limits)
+
+    @cached_property
+    def lifetimes(self) -> Lifetimes | None:
+        """The blocks of memory, what each is for and when it is alive; None where no memory was recorded."""
+        recorded = all(name in self.metrics for name in MEMORY_COLUMNS)
+        return Lifetimes(self.graph, self.metrics) if recorded else None
 
     @property
     def name(self) -> str:

@@ -22,11 +22,11 @@ def classes(nodes: Ints, head: Ints, *parts: Cells) -> Ints:
     """
     row = [np.arange(len(nodes))]
     cell = [_relabel(head[nodes])]
-    place = np.full(len(head), -1, dtype=np.int64)
-    place[nodes] = row[0]
+    position = np.full(len(head), -1, dtype=np.int64)
+    position[nodes] = row[0]
     above = int(cell[0].max(initial=0)) + 1
     for cells, start, looked_at in parts:
-        owner = place[np.repeat(np.arange(len(head)), np.diff(start))]
+        owner = position[np.repeat(np.arange(len(head)), np.diff(start))]
         keep = owner >= 0 if looked_at is None else (owner >= 0) & looked_at
         row.append(owner[keep])
         cell.append(_relabel(cells[keep]) + above)
@@ -38,15 +38,15 @@ def classes(nodes: Ints, head: Ints, *parts: Cells) -> Ints:
 
 def _fold(rows: Ints, cells: Ints, count: int) -> Ints:
     """Merge neighbouring cells of a row until each row has one; rows that finish in the same step are compared."""
-    found = np.zeros(count, dtype=np.int64)
+    label = np.zeros(count, dtype=np.int64)
     finished = 0
     while len(rows):
         begins = np.flatnonzero(np.diff(rows, prepend=-1))
         length = np.diff(begins, append=len(rows))
         done = begins[length == 1]
         if len(done):
-            found[rows[done]] = finished + _relabel(cells[done])
-            finished = int(found[rows[done]].max()) + 1
+            label[rows[done]] = finished + _relabel(cells[done])
+            finished = int(label[rows[done]].max()) + 1
         left = np.repeat(length > 1, length)
         rows, cells = rows[left], cells[left]
         position = np.arange(len(rows)) - np.repeat(_begins(length[length > 1]), length[length > 1])
@@ -56,7 +56,7 @@ def _fold(rows: Ints, cells: Ints, count: int) -> Ints:
         size = int(cells.max(initial=0)) + 2
         cells = _relabel(cells[even] * size + np.where(paired, cells[partner] + 1, 0))
         rows = rows[even]
-    return found
+    return label
 
 
 def _begins(lengths: Ints) -> Ints:

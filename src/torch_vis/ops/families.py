@@ -2,42 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
+
 import numpy as np
 
 from torch_vis.graph import Call, Graph
 from torch_vis.graph.call import short_name
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.types import Ints
-from torch_vis.ops.cost.data_movement import RANDOM, SORTING
 from torch_vis.ops.cost.registry import formula_of
+from torch_vis.ops.names import forward_name
+from torch_vis.ops.op_table import FAMILY_BY_NAME, KINDS
 
-KINDS = (
-    "matmul",
-    "convolution",
-    "attention",
-    "recurrent",
-    "normalization",
-    "softmax",
-    "reduction",
-    "pooling",
-    "indexing",
-    "sorting",
-    "random",
-    "factorization",
-    "elementwise",
-    "copy",
-    "optimizer",
-    "view",
-    "other",
-)
-"""The kinds, in the order of their codes. A ``view`` runs nothing on the device."""
-
-NO_KERNEL = frozenset(
-    "empty empty_like empty_strided new_empty new_empty_strided set_ resize_ _assert_tensor_metadata "
-    "_fused_sdp_choice is_same_size lift_fresh detach detach_ _local_scalar_dense item _cudnn_init_dropout_state "
-    "empty_permuted resize_as_ _has_compatible_shallow_copy_type".split()
-)
-NAMED = {**dict.fromkeys(SORTING.split(), "sorting"), **dict.fromkeys(RANDOM.split(), "random")}
 LISTED = ("_foreach_", "_fused_", "_amp_")
 REAL_DTYPES = ("float64", "float32", "tf32", "float16", "bfloat16", "float8", "int8")
 """The element types that peaks are given for, in the order of their codes; ``tf32`` is float32 on tensor cores."""
@@ -64,35 +41,29 @@ def kind_of(op: str) -> str:
     ('matmul', 'softmax', 'random', 'other')
     """
     name = short_name(op)
-    if name in NO_KERNEL:
-        return "view"
+    by_name = FAMILY_BY_NAME.get(name)
+    if by_name == "view":
+        return by_name
     if (name.startswith(LISTED) and "adam" in name) or name.startswith("_foreach_"):
         return "optimizer"
     if "softmax" in name:
         return "softmax"
     entry = formula_of(op)
-    if entry is None:
-        return "other"
-    if name in NAMED:
-        return NAMED[name]
-    return entry.family if entry.family in KINDS else "other"
+    return "other" if entry is None else by_name or entry.family
 
 
 def kinds(graph: Graph) -> Ints:
-    """The code of each operation's kind, a place in ``KINDS``."""
+    """The code of each operation's kind: its index in ``KINDS``."""
     code = {kind: number for number, kind in enumerate(KINDS)}
-    found: dict[str, int] = {}
-    for call in graph.calls:
-        if call.op not in found:
-            found[call.op] = code[kind_of(call.op)]
-    table = np.array([found[call.op] for call in graph.calls], dtype=np.int8)
-    made = table[graph.node_call] if len(table) else np.zeros(len(graph), dtype=np.int8)
-    made[(graph.node_flags & Flag.VIEW) != 0] = code["view"]
-    return made
+    by_op = {op: code[kind_of(op)] for op in {call.op for call in graph.calls}}
+    table = np.array([by_op[call.op] for call in graph.calls], dtype=np.int8)
+    column = table[graph.node_call] if len(table) else np.zeros(len(graph), dtype=np.int8)
+    column[(graph.node_flags & Flag.VIEW) != 0] = code["view"]
+    return column
 
 
 def dtypes(graph: Graph) -> Ints:
-    """The code of the element type that each operation computes in, a place in ``REAL_DTYPES``.
+    """The code of the element type that each operation computes in: its index in ``REAL_DTYPES``.
 
     It is the type of the operation's inputs that takes the fewest bytes and is a float, since mixed products run on
     the units of the narrower type; integers where there are only those; float32 where nothing says.
@@ -120,3 +91,43 @@ def _rank(dtype: str) -> int:
 def lists_tensors(call: Call) -> bool:
     """Whether an operator goes over lists of tensors, so that its cost on the host grows with their number."""
     return short_name(call.op).startswith(LISTED)
+
+
+# Families of figures and pages, which colour an operation or a module by what its name says
+
+# In the order of weight: a module is of the first family that one of its operations has.
+FIGURE_FAMILIES: dict[str, str] = {
+    "attention": r".*attention.*|_native_multi_head.*|_transformer_encoder.*|flex_.*",
+    "convolution": r".*conv(olution)?(\d?d)?.*",
+    "recurrent": r".*(lstm|gru|rnn).*",
+    "matrix product": r"(add)?b?mm|(add)?mv|addr|baddbmm|addbmm|linear.*|matmul|einsum|v?dot|bilinear|_\w*_mm|ger",
+    "embedding": r".*embedding.*",
+    "normalisation": r".*norm.*|_batch_norm.*",
+    "pooling": r".*pool.*|.*upsample.*|.*interpolat.*|.*grid_sampler.*",
+    "loss": r".*(loss|cross_entropy|kl_div).*",
+    "activation": r".*(relu|gelu|silu|elu|sigmoid|tanh|softmax|softplus|mish|swish|threshold|glu|prelu|softshrink).*",
+    "random": r".*(dropout|rand|bernoulli|normal|uniform|multinomial|exponential|poisson).*",
+    "optimizer": r"(_fused|_foreach).*",
+    "reduction": r"(sum|mean|prod|amax|amin|max|min|argmax|argmin|std|var|var_mean|all|any|logsumexp|cumsum|cumprod"
+    r"|topk|sort|median|nansum|count_nonzero|aminmax)(_.*|\d.*)?",
+    "memory": r"(view|_?reshape.*|expand|permute|t|transpose|slice|select|squeeze|unsqueeze|split|unbind|cat|stack|"
+    r"copy|clone|contiguous|_to_copy|to|empty|zeros?|ones?|full|new|arange|linspace|gather|scatter|index|masked|pad|"
+    r"constant_pad|roll|flip|repeat|narrow|detach|alias|lift|as_strided|diagonal|tril|triu|chunk|unfold|fill|"
+    r"_unsafe_view|_local_scalar_dense|set|resize|eye|tile|where|_reshape_alias|im2col|col2im|_assert|is_nonzero|item)(_.*|\d.*)?",
+    "compiled": r"compiled|opaque.*",
+}
+OTHER_FIGURE = "elementwise"
+
+
+@lru_cache(maxsize=4096)
+def figure_family(name: str) -> str:
+    """The family of an operator's short name; a backward operator is of its forward operator's family.
+
+    >>> [figure_family(name) for name in ("convolution_backward", "addmm", "native_layer_norm", "mul")]
+    ['convolution', 'matrix product', 'normalisation', 'elementwise']
+    """
+    forward = forward_name(name)
+    for family, pattern in FIGURE_FAMILIES.items():
+        if re.fullmatch(pattern, forward):
+            return family
+    return OTHER_FIGURE

@@ -1,58 +1,107 @@
-"""An operation's arguments by name, as its operator's schema calls them."""
+"""Operators by their stored names: the operator itself, and what its schema calls the arguments.
+
+Files can be read where torch is not installed: there no schema is known, and arguments go by their position.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
+from torch_vis.errors import UsageError
 from torch_vis.graph import Call, Slot
+from torch_vis.graph.call import short_name
 
 QUALIFIED = re.compile(r"\w+::\w+", re.ASCII)
+_names: dict[str, tuple[str, ...]] = {}  # only of operators that are known: another may be registered later
 
 
-class Signatures:
-    """Argument names of operators, looked up once each.
+def resolve(op: str) -> Callable[..., Any]:
+    """The operator that a stored name stands for.
 
-    Where torch is absent or does not know the operator (a custom one, in a file from elsewhere), an argument goes by
-    its place: ``arg0``.
+    >>> resolve("aten::add.Tensor")
+    <OpOverload(op='aten.add', overload='Tensor')>
+    """
+    import torch
 
-    >>> from torch_vis.graph import Call, Slot
+    namespace, _, rest = op.partition("::")
+    base, _, overload = rest.partition(".")
+    try:
+        packet = getattr(getattr(torch.ops, namespace), base)
+        return packet if namespace == "higher_order" else getattr(packet, overload or "default")
+    except AttributeError:
+        raise UsageError(
+            f"torch has no operator {op!r} here; import the package that registers it first"
+        ) from None
+
+
+def argument_names(op: str) -> tuple[str, ...] | None:
+    """What an operator calls its arguments; None where torch is absent or does not know it.
+
+    >>> argument_names("aten::mm"), argument_names("mylib::unknown")
+    (('self', 'mat2'), None)
+    """
+    if op not in _names:
+        names = _schema_names(op)
+        if names is None:
+            return None
+        _names[op] = names
+    return _names[op]
+
+
+def named_arguments(call: Call, unnamed: str = "arg{}") -> list[tuple[str, Any]]:
+    """Every argument of a call with its name, positional ones first; ``unnamed`` is for those without a schema.
+
     >>> call = Call("aten::addmm", (Slot(0), Slot(1), Slot(2)), (("alpha", 2),))
-    >>> Signatures().arguments(call)
+    >>> named_arguments(call)
     [('self', Slot(number=0)), ('mat1', Slot(number=1)), ('mat2', Slot(number=2)), ('alpha', 2)]
     """
+    names = argument_names(call.op) or ()
+    named = [
+        (names[position] if position < len(names) else unnamed.format(position), argument)
+        for position, argument in enumerate(call.args)
+    ]
+    return [*named, *call.kwargs]
 
-    def __init__(self) -> None:
-        self._names: dict[str, tuple[str, ...]] = {}
 
-    def arguments(self, call: Call) -> list[tuple[str, Any]]:
-        """Every argument with its name, positional ones first."""
-        names = self._names.get(call.op)
-        if names is None:
-            names = self._names[call.op] = _schema_names(call.op)
-        named = [
-            (names[place] if place < len(names) else f"arg{place}", argument)
-            for place, argument in enumerate(call.args)
-        ]
-        return [*named, *call.kwargs]
+def schema_arguments(operator: Any) -> tuple[Any, ...]:
+    """The arguments in the schema of an operator that a program calls; () for a function, which has none."""
+    schema = getattr(operator, "_schema", None)
+    return () if schema is None else tuple(schema.arguments)
+
+
+def operator_name(operator: Any) -> str:
+    """The short name of what a program calls: an operator, a function or a method's name.
+
+    >>> import torch
+    >>> operator_name(torch.ops.aten.add.Tensor), operator_name(torch.relu), operator_name("view")
+    ('add', 'relu', 'view')
+    """
+    schema = getattr(operator, "_schema", None)
+    if schema is not None:
+        return short_name(str(schema.name))
+    return str(getattr(operator, "__name__", operator))
 
 
 def slot_names(arguments: list[tuple[str, Any]]) -> dict[int, str]:
-    """What to call the tensor in each slot: its argument's name, in a list with its place there.
+    """What to call the tensor in each slot: its argument's name, in a list with its position there.
 
     >>> from torch_vis.graph import Slot
     >>> slot_names([("tensors", (Slot(0), Slot(1))), ("dim", 1)])
     {0: 'tensors[0]', 1: 'tensors[1]'}
     """
-    found: dict[int, str] = {}
+    names: dict[int, str] = {}
     stack = list(reversed(arguments))
     while stack:
         name, argument = stack.pop()
         if isinstance(argument, Slot):
-            found[argument.number] = name
+            names[argument.number] = name
         elif type(argument) is tuple:
-            stack.extend((f"{name}[{place}]", part) for place, part in reversed(list(enumerate(argument))))
-    return found
+            stack.extend(
+                (f"{name}[{position}]", part) for position, part in reversed(list(enumerate(argument)))
+            )
+    return names
 
 
 def literal(argument: Any, slots: dict[int, str]) -> str:
@@ -65,15 +114,15 @@ def literal(argument: Any, slots: dict[int, str]) -> str:
     return Call("", (argument,), ()).format(lambda slot: slots.get(slot, "?"))[1:-1]
 
 
-def _schema_names(op: str) -> tuple[str, ...]:
+def _schema_names(op: str) -> tuple[str, ...] | None:
     name, _, overload = op.partition(".")
     try:
         import torch
     except ImportError:
-        return ()
+        return None
     if not QUALIFIED.fullmatch(name):  # torch raises for what cannot be an operator's name
-        return ()
+        return None
     for schema in torch._C._jit_get_schemas_for_operator(name):
         if schema.overload_name == overload:
             return tuple(argument.name for argument in schema.arguments)
-    return ()
+    return None

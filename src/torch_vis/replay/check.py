@@ -14,13 +14,14 @@ from torch_vis.errors import CheckFailed, TensorsMissing
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind, Role
 from torch_vis.graph.text import and_more, many
+from torch_vis.replay.perturb import EXTREMES, PERTURBATIONS, Change, scramble
 from torch_vis.replay.replay import Replay, ReplayPlan, flat, quiet, same_bits, where
 
 Progress = Callable[[str], None]
 SINGLE_RESULTS = 4
 
 
-class Report(NamedTuple):
+class CheckResult(NamedTuple):
     """What a successful check did."""
 
     operations: int
@@ -48,7 +49,7 @@ def check(
     shuffles: int = 2,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Report:
+) -> CheckResult:
     """Replay in order, pruned and shuffled, and compare; raises ``CheckFailed`` at the first difference."""
     changed = held.changed()
     if changed:
@@ -72,7 +73,7 @@ def check(
     for turn in range(shuffles):
         oracle.shuffled(random.Random(seed + turn))
     pairs = oracle.inputs() if inputs else None
-    return Report(len(graph), len(graph.results), pruned, shuffles, pairs)
+    return CheckResult(len(graph), len(graph.results), pruned, shuffles, pairs)
 
 
 class _Oracle:
@@ -245,7 +246,7 @@ class _Oracle:
             if graph.types[graph.value_type[v]].layout == "strided" and graph.types[graph.value_type[v]].numel
         ]
 
-    def _replay_all(self, change: tuple[int, Callable[[torch.Tensor], torch.Tensor]] | None) -> Replay:
+    def _replay_all(self, change: tuple[int, Change] | None) -> Replay:
         replay = Replay(self.graph, self.held, self.plan)
         if change is not None:
             value, perturb = change
@@ -284,44 +285,10 @@ def random_order(count: int, plan: ReplayPlan, chance: random.Random) -> list[in
     return result
 
 
-def _nudge(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.dtype == torch.bool:
-        return ~tensor
-    if not tensor.is_floating_point() and not tensor.is_complex():
-        return tensor.flip(list(range(tensor.dim()))) if tensor.numel() > 1 else tensor + 1
-    return tensor * 1.25 + 0.125
-
-
-def _shrink(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.zeros_like(tensor)
-
-
-def _negate(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.is_floating_point() or tensor.is_complex():
-        return -3.0 * tensor - 1.0
-    return tensor ^ 1
-
-
-def _scatter(tensor: torch.Tensor) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(1)
-    if tensor.is_floating_point() or tensor.is_complex():
-        noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float32).to(tensor.device)
-        return (noise * 8.0).to(tensor.dtype)
-    high = int(tensor.max()) + 1
-    return (
-        torch.randint(0, max(high, 2), tensor.shape, generator=generator).to(tensor.dtype).to(tensor.device)
-    )
-
-
-PERTURBATIONS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (_nudge, _scatter, _negate, _shrink)
-
-
 # Does a change pass from an input to a result, one operation at a time? A whole run can hide a true connection: a value
 # is added and subtracted again, or stacked and not selected. So each operation on the way is asked alone whether a
 # change of what it reads changes what it makes, first as it ran and then, since a mask or a comparison may happen to
 # block it, with its other inputs scrambled too.
-
-Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 def passes(
@@ -374,15 +341,15 @@ def _moves(
     changes: Sequence[Change],
     states: dict[int, Any],
 ) -> bool:
-    plain = _results(replay, node, states, scramble=None, changed=())
+    plain = _results(replay, node, states, seed=None, changed=())
     for change in (*changes, *EXTREMES):
         if plain is not None and _differ(
-            plain, _results(replay, node, states, scramble=None, changed=reads, change=change)
+            plain, _results(replay, node, states, seed=None, changed=reads, change=change)
         ):
             return True
         for seed in range(2):
-            base = _results(replay, node, states, scramble=seed, changed=())
-            moved = _results(replay, node, states, scramble=seed, changed=reads, change=change)
+            base = _results(replay, node, states, seed=seed, changed=())
+            moved = _results(replay, node, states, seed=seed, changed=reads, change=change)
             if base is not None and _differ(base, moved):
                 return True
     return False
@@ -393,11 +360,11 @@ def _results(
     node: int,
     states: dict[int, Any],
     *,
-    scramble: int | None,
+    seed: int | None,
     changed: Sequence[tuple[int, int]],
     change: Change | None = None,
 ) -> list[torch.Tensor] | None:
-    """What a node would make of changed inputs, on copies; None if it refuses them."""
+    """What a node gives for changed inputs, on copies, with the others scrambled by a seed; None if it refuses them."""
     graph, plan = replay.graph, replay.plan
     arguments = plan.arguments(node)
     kept = {int(graph.value_storage[value]) for value, _ in changed}
@@ -405,10 +372,10 @@ def _results(
     saved = {storage: copy_of(replay.memory[storage]) for storage in kept if storage in replay.memory}
     try:
         with quiet(plan.generators):
-            if scramble is not None:
-                generator = torch.Generator().manual_seed(scramble)
+            if seed is not None:
+                generator = torch.Generator().manual_seed(seed)
                 for value in arguments:
-                    _scramble(replay.tensor(value), generator)
+                    scramble(replay.tensor(value), generator)
             for value, _ in changed:
                 if change is not None:
                     tensor = replay.tensor(value)
@@ -418,36 +385,15 @@ def _results(
             random = plan.generator(node) if graph.node_flags[node] & Flag.RANDOM else None
             if random is not None and node in states:
                 random.set_state(states[node])
-            made = list(flat(plan.prepared(node).run(*args, **kwargs)))
+            returned = list(flat(plan.prepared(node).run(*args, **kwargs)))
             rows = range(*graph.output_span(node))
             written = [tensors[-1 - graph.out_slot[row]] for row in rows if graph.out_slot[row] < 0]
-            return [tensor.clone() for tensor in [*made, *written]]
+            return [tensor.clone() for tensor in [*returned, *written]]
     except (RuntimeError, IndexError, ValueError):
         return None  # outside what the operation accepts: another change may do
     finally:
         for storage, block in saved.items():
             replay.memory[storage].copy_(block)
-
-
-def _filled(number: float) -> Change:
-    def fill(tensor: torch.Tensor) -> torch.Tensor:
-        return torch.full_like(tensor, number) if tensor.is_floating_point() else tensor
-
-    return fill
-
-
-EXTREMES = (
-    _filled(float("nan")),
-    _filled(1e30),
-    _filled(-1e30),
-)  # get past what cancels, and past any threshold
-
-
-def _scramble(tensor: torch.Tensor, generator: torch.Generator) -> None:
-    if tensor.is_floating_point():
-        tensor.copy_(torch.randn(tensor.shape, generator=generator).to(tensor))
-    elif tensor.dtype == torch.bool:
-        tensor.copy_(torch.rand(tensor.shape, generator=generator).to(tensor.device) < 0.5)
 
 
 def _differ(left: list[torch.Tensor], right: list[torch.Tensor] | None) -> bool:

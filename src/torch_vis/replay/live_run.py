@@ -25,7 +25,7 @@ Named = list[tuple[str, torch.Tensor]]
 Flatten = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Named]
 
 
-class Entry:
+class CallSignature:
     """How a run was called: the names of its inputs, and the literals among them. It holds no tensor and no model."""
 
     def __init__(
@@ -48,25 +48,25 @@ class Entry:
 
     def named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """New inputs under the names of the recorded ones, of the same structure."""
-        found = dict(self._flatten(self._target, args, kwargs))
-        missing = [name for name in self.names if name not in found]
-        extra = [name for name in found if name not in self.given]
+        inputs = dict(self._flatten(self._target, args, kwargs))
+        missing = [name for name in self.names if name not in inputs]
+        extra = [name for name in inputs if name not in self.given]
         if missing or extra:
-            told = " and ".join(
+            difference = " and ".join(
                 f"{word} {', '.join(map(repr, names[:5]))}"
                 for word, names in (("lack", missing), ("have", extra))
                 if names
             )
             raise UsageError(
-                f"these inputs {told}; the recorded run took {', '.join(map(repr, self.names)) or 'none'}"
+                f"these inputs {difference}; the recorded run took {', '.join(map(repr, self.names)) or 'none'}"
             )
         if _literals(args, kwargs) != self._literals:
             raise UsageError(
                 f"the run was recorded with {self._literals} beside its tensors; another value may be another program, "
                 "so trace again"
             )
-        for name, tensor in found.items():
-            if found[self.same[name]] is not tensor:
+        for name, tensor in inputs.items():
+            if inputs[self.same[name]] is not tensor:
                 raise UsageError(
                     f"inputs {self.same[name]!r} and {name!r} were one tensor in the recorded run"
                 )
@@ -77,13 +77,13 @@ class Entry:
                 raise UsageError(
                     f"input {name!r} is on {tensor.device} and was on {device}; move it with .to({str(device)!r})"
                 )
-        return found
+        return inputs
 
-    def reshaped(self, found: Mapping[str, torch.Tensor]) -> list[str]:
+    def reshaped(self, inputs: Mapping[str, torch.Tensor]) -> list[str]:
         """The inputs that have other sizes than recorded, in words."""
         return [
             f"{name!r} is {list(_shape(tensor))} and was {list(self.given[name][1])}"
-            for name, tensor in found.items()
+            for name, tensor in inputs.items()
             if _shape(tensor) != self.given[name][1]
         ]
 
@@ -113,11 +113,11 @@ def _literals(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
 def input_values(graph: Graph, names: Sequence[str]) -> dict[str, int]:
     """The value of each input that the run took; one that it never touched has none."""
     wanted = set(names)
-    found: dict[str, int] = {}
+    values: dict[str, int] = {}
     for value in graph.inputs:
         if graph.value_role[value.index] == Role.INPUT and value.name in wanted:
-            found.setdefault(str(value.name), value.index)
-    return found
+            values.setdefault(str(value.name), value.index)
+    return values
 
 
 def refused_sizes(
@@ -152,7 +152,7 @@ class LiveRun(Run):
     """What a compiler's front-end captured, where the trace went through one."""
     kept: KeptTensors | None
     """The tensors that ``check`` and ``run`` start from and compare with; None where none are held."""
-    entry: Entry | None
+    entry: CallSignature | None
     """How the run was called, so that it can be called on other inputs."""
 
     def __init__(
@@ -166,7 +166,7 @@ class LiveRun(Run):
         kept: KeptTensors | None = None,
         error: BaseException | None = None,
         program: Program | None = None,
-        entry: Entry | None = None,
+        entry: CallSignature | None = None,
     ) -> None:
         super().__init__(graph, metrics, limits, meta)
         self.output, self.error, self.program = output, error, program

@@ -7,9 +7,10 @@ lacks shows as a wrong result, whatever aliasing the original program had.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -18,9 +19,10 @@ import torch
 
 from torch_vis.capture.kept_tensors import KeptTensors, copy_of
 from torch_vis.errors import CheckFailed, TensorsMissing
+from torch_vis.graph.call import Call, Slot, Special
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind
-from torch_vis.replay.live_args import Prepared
+from torch_vis.ops.schemas import resolve
 
 POISON = 0xFF
 OPAQUE, RANDOM, GRAD_MODE = (
@@ -28,6 +30,13 @@ OPAQUE, RANDOM, GRAD_MODE = (
     int(Flag.RANDOM),
     int(Flag.GRAD_MODE),
 )  # an enum's members are slow to get
+
+BUILDERS: dict[str, Callable[[str], Any]] = {
+    "dtype": lambda text: getattr(torch, text),
+    "layout": lambda text: getattr(torch, text),
+    "memory_format": lambda text: getattr(torch, text),
+    "device": torch.device,
+}
 
 
 class Replay:
@@ -132,11 +141,12 @@ class Replay:
         if row.layout != "strided":
             self.objects[storage] = tensor
             return
-        found = (tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
+        geometry = (tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))
         expected = (row.shape, row.stride, int(graph.value_offset[value]))
-        if found != expected or tensor.dtype != getattr(torch, row.dtype, None):
+        if geometry != expected or tensor.dtype != getattr(torch, row.dtype, None):
             raise CheckFailed(
-                f"replay of {where(graph, node)} gave {tensor.dtype} {found} where {row.dtype} {expected} was recorded"
+                f"replay of {where(graph, node)} gave {tensor.dtype} {geometry} "
+                f"where {row.dtype} {expected} was recorded"
             )
         born_here = storage >= 0 and graph.storage_birth[storage] == node
         if born_here or storage not in self.memory:
@@ -196,7 +206,7 @@ class ReplayPlan:
     def __init__(self, graph: Graph, held: KeptTensors) -> None:
         self.graph = graph
         self.held = held
-        self._prepared: dict[int, Prepared] = {}
+        self._prepared: dict[int, PreparedCall] = {}
         self._forms: dict[int, tuple[torch.dtype, int]] = {}
         self.flags: list[int] = graph.node_flags.tolist()
         self.written = np.zeros(len(graph.storage_bytes), dtype=bool)
@@ -218,13 +228,13 @@ class ReplayPlan:
         storages |= graph.storage_birth >= 0
         return storages[graph.value_storage]
 
-    def prepared(self, node: int) -> Prepared:
+    def prepared(self, node: int) -> PreparedCall:
         """The node's call, decoded once per template."""
         call = int(self.graph.node_call[node])
-        found = self._prepared.get(call)
-        if found is None:
-            found = self._prepared[call] = Prepared(self.graph.calls[call], self.held.objects)
-        return found
+        prepared = self._prepared.get(call)
+        if prepared is None:
+            prepared = self._prepared[call] = PreparedCall(self.graph.calls[call], self.held.objects)
+        return prepared
 
     def last_uses(self, nodes: Sequence[int]) -> dict[int, list[int]]:
         """For each node, the blocks of memory that are needed no more after it, when nodes run in this order."""
@@ -258,11 +268,11 @@ class ReplayPlan:
 
     def form(self, type_: int) -> tuple[torch.dtype, int]:
         """The element type of a tensor type, and how many elements it reaches."""
-        found = self._forms.get(type_)
-        if found is None:
+        form = self._forms.get(type_)
+        if form is None:
             row = self.graph.types[type_]
-            found = self._forms[type_] = getattr(torch, row.dtype), extent(row.shape, row.stride)
-        return found
+            form = self._forms[type_] = getattr(torch, row.dtype), extent(row.shape, row.stride)
+        return form
 
     def generator(self, node: int) -> torch.Generator | None:
         """The generator that a random node draws from."""
@@ -289,8 +299,8 @@ class ReplayPlan:
             reads = reads | opaque[graph.value_type[graph.in_value]]
         source = graph.value_producer[graph.in_value[reads]]
         target = graph.in_node[reads]
-        made = source >= 0
-        before, after = [source[made]], [target[made]]
+        has_producer = source >= 0
+        before, after = [source[has_producer]], [target[has_producer]]
         made_by = graph.out_node
         is_write = graph.out_slot < 0
         births = graph.storage_birth[graph.value_storage[graph.out_value]] == made_by
@@ -322,6 +332,40 @@ class ReplayPlan:
             before.append(extra[:, 0])
             after.append(extra[:, 1])
         return np.concatenate(before), np.concatenate(after)
+
+
+class PreparedCall:
+    """A call template made ready to be filled with tensors, many times."""
+
+    def __init__(self, call: Call, objects: Mapping[str, Any]) -> None:
+        self.run = resolve(call.op)
+        self.objects = objects
+        self.args = tuple(self._literal(arg) for arg in call.args)
+        self.kwargs = {name: self._literal(arg) for name, arg in call.kwargs}
+
+    def arguments(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and keyword arguments with the tensors in their slots."""
+        args = [_fill(arg, tensors) for arg in self.args]
+        return args, {name: _fill(arg, tensors) for name, arg in self.kwargs.items()}
+
+    def _literal(self, item: Any) -> Any:
+        if isinstance(item, Special):
+            return self.objects[item.text] if item.kind == "object" else BUILDERS[item.kind](item.text)
+        if type(item) is tuple:
+            if len(item) == 2 and isinstance(item[0], Special) and item[0].kind == "dict":
+                return dict(zip(ast.literal_eval(item[0].text), map(self._literal, item[1]), strict=True))
+            return [self._literal(part) for part in item]
+        return item
+
+
+def _fill(item: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    if isinstance(item, Slot):
+        return tensors[item.number]
+    if isinstance(item, list):
+        return [_fill(part, tensors) for part in item]
+    if isinstance(item, dict):
+        return {key: _fill(part, tensors) for key, part in item.items()}
+    return item
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from torch_vis.ops.higher_order import BRANCHES
 from torch_vis.replay.live_run import input_values, refused_sizes
 from torch_vis.replay.replay import Replay, ReplayPlan, plain_bytes, where
 from torch_vis.replay.slicing import (
-    Target,
+    ReplayTarget,
     all_nodes,
     descendants,
     forward_names,
@@ -270,8 +270,8 @@ class _Execution(Replay):
         held: KeptTensors,
         plan: ReplayPlan,
         sink: Any,
-        kept: Sequence[Target],
-        patches: Sequence[tuple[Target, Replacement]],
+        kept: Sequence[ReplayTarget],
+        patches: Sequence[tuple[ReplayTarget, Replacement]],
     ) -> None:
         super().__init__(graph, held, plan)
         self.sink = sink
@@ -355,11 +355,13 @@ class _Execution(Replay):
             with torch.no_grad():
                 self.tensor(value).copy_(tensor)
 
-    def patch(self, target: Target, by: Replacement) -> None:
+    def patch(self, target: ReplayTarget, by: Replacement) -> None:
         """Replace what a module or operation gave."""
         before = [self.tensor(value).clone() for value in target.values]
-        found = by if isinstance(by, torch.Tensor) else by(before[0] if len(before) == 1 else tuple(before))
-        after = list(found) if isinstance(found, (tuple, list)) else [found]
+        replacement = (
+            by if isinstance(by, torch.Tensor) else by(before[0] if len(before) == 1 else tuple(before))
+        )
+        after = list(replacement) if isinstance(replacement, (tuple, list)) else [replacement]
         if len(after) != len(before):
             raise UsageError(
                 f"{target.name!r} gives {len(before)} tensors; the replacement gave {len(after)}"
@@ -380,7 +382,7 @@ class _Execution(Replay):
             else:
                 self.objects[blocks[storage]] = new
 
-    def store(self, target: Target) -> None:
+    def store(self, target: ReplayTarget) -> None:
         """Keep what a module or operation gave."""
         for name, value in forward_names(target):
             self.put(name, value)
@@ -414,15 +416,15 @@ def _rests_on(graph: Graph, result: int, touched: Any) -> bool:
 
 def _left(graph: Graph, touched: Any) -> list[int]:
     """The operations through which a value that may be another now left for Python, or for code that cannot be run."""
-    found = []
+    nodes = []
     for node in np.flatnonzero(graph.node_flags & (Flag.ESCAPE | Flag.OPAQUE)).tolist():
         if touched[graph.in_value[slice(*graph.input_span(node))]].any():
             if graph.node_flags[node] & Flag.OPAQUE:
                 raise UsageError(
                     f"{where(graph, node)} could not be looked into when it was recorded, and cannot be run"
                 )
-            found.append(node)
-    return found
+            nodes.append(node)
+    return nodes
 
 
 def _deciding(graph: Graph, held: KeptTensors, touched: Any) -> list[int]:
@@ -432,7 +434,7 @@ def _deciding(graph: Graph, held: KeptTensors, touched: Any) -> list[int]:
 
 def _limits(graph: Graph, held: KeptTensors, touched: Any, otherwise: Mapping[int, Any]) -> tuple[str, ...]:
     """Where the rest of the run is as recorded though what it rested on is not."""
-    found = []
+    sentences = []
     for node in _left(graph, touched):
         if node in otherwise:
             values = f" ({held.python_values[node]!r}, and {otherwise[node]!r} now)"
@@ -440,28 +442,28 @@ def _limits(graph: Graph, held: KeptTensors, touched: Any, otherwise: Mapping[in
             continue
         else:
             values = ""
-        found.append(
+        sentences.append(
             f"a value left for Python at {where(graph, node)}{values}: what was decided by it is as recorded"
         )
-    return tuple(found)
+    return tuple(sentences)
 
 
-def _patched(graph: Graph, key: Any) -> list[Target]:
-    found = targets(graph, key)
-    for target in found:
+def _patched(graph: Graph, key: Any) -> list[ReplayTarget]:
+    replaced = targets(graph, key)
+    for target in replaced:
         if not target.values:
             raise UsageError(f"{target.name!r} makes no tensor that could be replaced")
-    return found
+    return replaced
 
 
-def _kept(graph: Graph, keep: Any) -> list[Target]:
+def _kept(graph: Graph, keep: Any) -> list[ReplayTarget]:
     if keep is None:
         return []
     if isinstance(keep, str) and keep == "all":
         return all_nodes(graph)
     wanted = keep if isinstance(keep, (list, tuple, set)) else [keep]
-    found = {target.name: target for item in wanted for target in targets(graph, item)}
-    return list(found.values())
+    by_name = {target.name: target for item in wanted for target in targets(graph, item)}
+    return list(by_name.values())
 
 
 def rerun(
@@ -492,26 +494,26 @@ def rerun(
             return _other_sizes(trace, other, inputs, args, kwargs, bool(replace) or keep is not None)
     try:
         return _run(trace, held, Request(inputs, replace, keep, to), None)
-    except Diverged as found:
+    except Diverged as divergence:
         exported = None if trace.program is None else trace.program.exported
         if exported is None or replace or keep is not None or not (args or kwargs):
-            raise _another_way(trace, found) from None
+            raise _another_way(trace, divergence) from None
         limits = (
-            f"{_place(trace, found)} went the other way: the captured program ran, not the recorded operations",
+            f"{_place(trace, divergence)} went the other way: the captured program ran, not the recorded operations",
         )
         return Rerun(output=_called(exported, args, kwargs), ran=len(trace.graph), limits=limits)
 
 
-def _place(trace: LiveRun, found: Diverged) -> str:
+def _place(trace: LiveRun, divergence: Diverged) -> str:
     """The operator or line that decided."""
-    site = trace.graph.nodes[found.node].site
-    what = _operator(trace, found) or "a branch on a tensor"
+    site = trace.graph.nodes[divergence.node].site
+    what = _operator(trace, divergence) or "a branch on a tensor"
     return f"{what} at {site}" if site is not None else what
 
 
-def _operator(trace: LiveRun, found: Diverged) -> str | None:
+def _operator(trace: LiveRun, divergence: Diverged) -> str | None:
     """The higher-order operator that looked at a value, if one did."""
-    scope = trace.graph.nodes[found.node].scope
+    scope = trace.graph.nodes[divergence.node].scope
     while scope is not None:
         name = scope.type.partition(",")[0]  # what follows is the branch that was not taken
         if scope.kind in ("operator", "function") and name in BRANCHES:
@@ -520,14 +522,14 @@ def _operator(trace: LiveRun, found: Diverged) -> str | None:
     return None
 
 
-def _another_way(trace: LiveRun, found: Diverged) -> UsageError:
+def _another_way(trace: LiveRun, divergence: Diverged) -> UsageError:
     exporting = trace.program is None or trace.program.exported is None
     advice = ""
-    if exporting and _operator(trace, found):
+    if exporting and _operator(trace, divergence):
         advice = ", or via='export', whose program has both ways"
     return UsageError(
-        f"{_place(trace, found)} saw {found.was} in the recorded run and sees {found.now} now, so other operations "
-        f"would run than those that were recorded; trace again with these inputs{advice}"
+        f"{_place(trace, divergence)} saw {divergence.was} in the recorded run and sees {divergence.now} now, "
+        f"so other operations would run than those that were recorded; trace again with these inputs{advice}"
     )
 
 
@@ -545,45 +547,47 @@ def _run(trace: LiveRun, held: KeptTensors, request: Request, basis: Basis | Non
             raise UsageError(
                 f"the replacement for {key!r} is a tensor or a function of one, not {type(by).__name__}"
             )
-    found, results = execute(trace.graph, held, request, basis)
-    found.output = _rebuilt(trace, results)
-    whole = found.basis
+    result, results = execute(trace.graph, held, request, basis)
+    result.output = _rebuilt(trace, results)
+    whole = result.basis
     if whole is not None:
-        found._again = lambda replace, keep: _again(
+        result._again = lambda replace, keep: _again(
             trace, held, Request(whole.inputs, replace, keep, None), whole
         )
-    return found
+    return result
 
 
 def _again(trace: LiveRun, held: KeptTensors, request: Request, basis: Basis) -> Rerun:
     try:
         return _run(trace, held, request, basis)
-    except Diverged as found:
-        raise _another_way(trace, found) from None
+    except Diverged as divergence:
+        raise _another_way(trace, divergence) from None
 
 
 def _other_sizes(
-    trace: LiveRun, other: list[str], inputs: Mapping[str, torch.Tensor], args: Any, kwargs: Any, more: bool
+    trace: LiveRun, resized: list[str], inputs: Mapping[str, torch.Tensor], args: Any, kwargs: Any, more: bool
 ) -> Rerun:
     """Inputs of other sizes: only a program whose sizes are open can take them."""
     program = trace.program
     exported = None if program is None else program.exported
-    told = f"input {'; input '.join(other)}"
+    difference = f"input {'; input '.join(resized)}"
     if program is None or exported is None or not program.bounds:
         raise UsageError(
-            f"{told}; the recorded operations have their sizes fixed: trace again with this input, or with "
+            f"{difference}; the recorded operations have their sizes fixed: trace again with this input, or with "
             "via='export' and dynamic_shapes"
         )
     if more:
-        raise UsageError(f"{told}; replace and keep need inputs of the recorded sizes")
+        raise UsageError(f"{difference}; replace and keep need inputs of the recorded sizes")
     ranges = ", ".join(program.ranges.values())
     wrong = refused_sizes(trace.graph, inputs, program.bounds)
     if wrong:
-        raise UsageError(f"{told}; the program leaves open {ranges}, and {wrong}")
+        raise UsageError(f"{difference}; the program leaves open {ranges}, and {wrong}")
     try:
         output = _called(exported, args, kwargs)
     except (RuntimeError, ValueError, AssertionError) as error:
-        raise UsageError(f"{told}; the program leaves open {ranges}: {str(error).splitlines()[0]}") from error
+        raise UsageError(
+            f"{difference}; the program leaves open {ranges}: {str(error).splitlines()[0]}"
+        ) from error
     return Rerun(
         output=output, ran=len(trace.graph), limits=("the captured program ran with sizes of its own",)
     )
@@ -609,9 +613,9 @@ def _leaf(leaf: Any, new: Mapping[int, torch.Tensor]) -> Any:
     if id(leaf) in new:
         return new[id(leaf)]
     if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
-        made = copy.copy(leaf)
+        rebuilt = copy.copy(leaf)
         for part in dataclasses.fields(leaf):
             inner = getattr(leaf, part.name, None)
-            object.__setattr__(made, part.name, pytree.tree_map(lambda item: _leaf(item, new), inner))
-        return made
+            object.__setattr__(rebuilt, part.name, pytree.tree_map(lambda item: _leaf(item, new), inner))
+        return rebuilt
     return leaf

@@ -18,7 +18,7 @@ from torch_vis.graph.schema import Flag, Kind, Phase
 from torch_vis.replay.replay import ReplayPlan
 
 
-class Target(NamedTuple):
+class ReplayTarget(NamedTuple):
     """Values under a name, the node after which they are all there, and the nodes that they come from."""
 
     name: str
@@ -28,7 +28,7 @@ class Target(NamedTuple):
     is_module: bool = False
 
 
-def targets(graph: Graph, wanted: Any) -> list[Target]:
+def targets(graph: Graph, wanted: Any) -> list[ReplayTarget]:
     """What a path, a pattern, an operator's name, a node or its number stands for.
 
     A module stands for the tensors that the rest of the run takes from it, one target for each call.
@@ -80,15 +80,15 @@ def _has_above(graph: Graph, scope: int, chosen: set[int]) -> bool:
     return False
 
 
-def node_target(graph: Graph, node: int, *, backward: bool = True) -> Target:
+def node_target(graph: Graph, node: int, *, backward: bool = True) -> ReplayTarget:
     """What one operation makes; with its backward operations among those that it comes from."""
     row = graph.nodes[node]
     values = tuple(value.index for value in row.outputs)
     linked = np.flatnonzero(graph.node_link == node).tolist() if backward else ()
-    return Target(f"{row.path}/{row.name}#{node}", values, node, frozenset([node, *linked]))
+    return ReplayTarget(f"{row.path}/{row.name}#{node}", values, node, frozenset([node, *linked]))
 
 
-def module_target(graph: Graph, scope: int) -> Target:
+def module_target(graph: Graph, scope: int) -> ReplayTarget:
     """What the rest of the run takes from one call of a module."""
     row = graph.scopes[scope]
     name = row.path + (f"#{row.call}" if row.call else "")
@@ -110,10 +110,12 @@ def module_target(graph: Graph, scope: int) -> Target:
     values |= {v for v in returned if producer[v] >= 0 and mine[producer[v]]}
     if not values:  # nobody takes it: the last thing that it made
         values = set(graph.out_value[slice(*graph.output_span(int(forward[-1])))].tolist())
-    return Target(name, tuple(sorted(values)), int(forward[-1]), frozenset(nodes.tolist()), is_module=True)
+    return ReplayTarget(
+        name, tuple(sorted(values)), int(forward[-1]), frozenset(nodes.tolist()), is_module=True
+    )
 
 
-def gradients(graph: Graph, target: Target) -> tuple[int, ...]:
+def gradients(graph: Graph, target: ReplayTarget) -> tuple[int, ...]:
     """The gradients that come into a module's backward from outside."""
     inside = np.zeros(len(graph), dtype=bool)
     inside[list(target.inside)] = True
@@ -131,13 +133,13 @@ def within(graph: Graph, scope: int) -> Any:
     return (enter[scope] <= enter) & (enter < leave[scope])
 
 
-def all_nodes(graph: Graph) -> list[Target]:
+def all_nodes(graph: Graph) -> list[ReplayTarget]:
     """Every operation that makes something."""
     makes = np.flatnonzero(np.diff(graph.out_start) > 0).tolist()
     return [node_target(graph, node, backward=False) for node in makes]
 
 
-def forward_names(target: Target) -> list[tuple[str, int]]:
+def forward_names(target: ReplayTarget) -> list[tuple[str, int]]:
     """The values of a target under the names that they are kept by."""
     return [
         (target.name if number == 0 else f"{target.name}.{number}", value)
@@ -145,16 +147,16 @@ def forward_names(target: Target) -> list[tuple[str, int]]:
     ]
 
 
-def gradient_names(graph: Graph, target: Target) -> list[tuple[str, int]]:
+def gradient_names(graph: Graph, target: ReplayTarget) -> list[tuple[str, int]]:
     """The gradients that come to a module, under the names that they are kept by."""
-    found = gradients(graph, target) if target.is_module else ()
+    values = gradients(graph, target) if target.is_module else ()
     return [
         (f"{target.name}.grad" + (f".{number}" if number else ""), value)
-        for number, value in enumerate(found)
+        for number, value in enumerate(values)
     ]
 
 
-def value_names(graph: Graph, target: Target) -> list[tuple[str, int]]:
+def value_names(graph: Graph, target: ReplayTarget) -> list[tuple[str, int]]:
     """Everything that is kept of a target."""
     return forward_names(target) + gradient_names(graph, target)
 
@@ -169,17 +171,21 @@ def descendants(graph: Graph, values: set[int]) -> Any:
     reads = graph.in_kind != Kind.SHAPE
     for node in range(len(graph)):
         start, stop = graph.input_span(node)
-        made = graph.out_value[slice(*graph.output_span(node))]
+        outputs = graph.out_value[slice(*graph.output_span(node))]
         if (touched[graph.in_value[start:stop]] & reads[start:stop]).any():
-            touched[made] = True
+            touched[outputs] = True
             continue
-        carried = graph.value_carries[made]
-        touched[made[(carried >= 0) & touched[carried]]] = True
+        carried = graph.value_carries[outputs]
+        touched[outputs[(carried >= 0) & touched[carried]]] = True
     return touched
 
 
 def needed_nodes(
-    graph: Graph, goals: list[int], kept: list[Target], patched: list[Target], deciding: Sequence[int] = ()
+    graph: Graph,
+    goals: list[int],
+    kept: list[ReplayTarget],
+    patched: list[ReplayTarget],
+    deciding: Sequence[int] = (),
 ) -> list[int]:
     """The operations that lead to the results that change, to what is kept, replaced or decided by, in order."""
     wanted = [pair for goal in goals for pair in graph.outcomes[goal].sources()]
@@ -194,8 +200,8 @@ def needed_nodes(
         # Each takes the generator as the one before it left it, so those before have to draw as well.
         before = random[: int(np.flatnonzero(nodes[random])[-1]) + 1]
         for node in before[~nodes[before]].tolist():
-            made = graph.out_value[slice(*graph.output_span(node))].tolist()
-            wanted += [(value, int(Kind.WHOLE)) for value in made]
+            outputs = graph.out_value[slice(*graph.output_span(node))].tolist()
+            wanted += [(value, int(Kind.WHOLE)) for value in outputs]
         nodes, _ = graph.ancestors(wanted)
     nodes[list(deciding)] = True
     return np.flatnonzero(nodes).tolist()
@@ -206,8 +212,8 @@ def only_touched(
     plan: ReplayPlan,
     needed: Sequence[int],
     touched: Any,
-    kept: list[Target],
-    patched: list[Target],
+    kept: list[ReplayTarget],
+    patched: list[ReplayTarget],
     deciding: Sequence[int] = (),
 ) -> list[int]:
     """Of the needed operations, those that depend on a change, where the memory of a whole run is at hand.

@@ -33,7 +33,7 @@ def ready(graph: Graph, held: KeptTensors | None) -> KeptTensors:
     return held
 
 
-class Watched:
+class Stepper:
     """A run of the graph that goes on one operation at a time; the model and its state are not touched.
 
     ``steps`` is to be taken inside ``quiet(run.plan.generators)``. Two runs may take turns: each has its own random
@@ -74,7 +74,7 @@ class Watched:
         if generator is not None:
             self.left[generator] = generator.get_state()
 
-    def made(self, node: int) -> list[torch.Tensor]:
+    def outputs(self, node: int) -> list[torch.Tensor]:
         """What an operation that has just run made."""
         values = self.graph.out_value[slice(*self.graph.output_span(node))].tolist()
         return [self.replay.tensor(value) for value in values]
@@ -82,8 +82,8 @@ class Watched:
 
 def observe(graph: Graph, held: KeptTensors | None, see: See, wanted: Any = None) -> None:
     """Run the recorded operations again and show what each made, or each of those that a mask wants."""
-    run = Watched(graph, held)
+    run = Stepper(graph, held)
     with quiet(run.plan.generators):
         for node in run.steps():
             if wanted is None or wanted[node]:
-                see(node, run.made(node))
+                see(node, run.outputs(node))

@@ -14,7 +14,7 @@ from tests.zoo import ZOO, close_process_group
 from torch_vis.analysis.gradients.tensor_stats import contents
 from torch_vis.errors import TensorsMissing, UsageError
 from torch_vis.replay.replay import quiet, same_bits
-from torch_vis.replay.stepper import Watched
+from torch_vis.replay.stepper import Stepper
 
 
 def small(*layers: nn.Module) -> tv.Trace:
@@ -128,7 +128,7 @@ def test_figures_stay_beside_the_trace(tmp_path):
 def test_two_runs_take_turns_with_random_streams_of_their_own():
     t = small(nn.Linear(3, 64), nn.Dropout(0.5), nn.Dropout(0.5))
     before = torch.get_rng_state()
-    one, two = Watched(t.graph, t.kept), Watched(t.graph, t.kept)
+    one, two = Stepper(t.graph, t.kept), Stepper(t.graph, t.kept)
     with quiet(one.plan.generators):
         for here, there in zip(one.steps(), two.steps(), strict=True):
             for a, b in zip(one.made(here), two.made(there), strict=True):

@@ -12,7 +12,7 @@ import torch
 
 from torch_vis._trace import Trace
 from torch_vis.analysis.fusion import fuse
-from torch_vis.analysis.fusion.kernel_attribution import Placing
+from torch_vis.analysis.fusion.kernel_attribution import KernelAttribution
 from torch_vis.analysis.fusion.report import (
     BARS,
     NAMES,
@@ -29,7 +29,7 @@ from torch_vis.capture.compilers.inductor_kernels import CompiledGraph, compiled
 from torch_vis.capture.state import StateSnapshot
 from torch_vis.errors import CaptureFailed, NotTraceable, UsageError
 from torch_vis.graph.text import count, size
-from torch_vis.ops.loops import Kind
+from torch_vis.ops.op_table import LoopKind
 from torch_vis.views.charts.chart import COLORS, PALE, Axis, Chart, Series
 from torch_vis.views.charts.labels import family
 from torch_vis.views.text.table import Field, Listing
@@ -46,10 +46,10 @@ class FusedBytes:
     ``kernels`` has for each operation the kernels that it is in; one that is computed where it is used is in several.
     """
 
-    def __init__(self, found: Fusion, kernels: Mapping[int, set[int]]) -> None:
-        graph = found.graph
-        self._found = found
-        self.rows, self.root, self._size = found.reads
+    def __init__(self, fusion: Fusion, kernels: Mapping[int, set[int]]) -> None:
+        graph = fusion.graph
+        self._found = fusion
+        self.rows, self.root, self._size = fusion.reads
         self._reader = graph.in_node[self.rows]
         self._maker = graph.value_producer[self.root]
         pairs = zip(self._maker.tolist(), self._reader.tolist())
@@ -69,10 +69,10 @@ class FusedBytes:
         return np.where(of[self._maker] == of[self._reader], of[self._reader], -1)
 
     def _split(self, chain: Ints, size: Ints) -> tuple[Ints, int]:
-        found = np.zeros(self._found.count, dtype=np.int64)
+        total = np.zeros(self._found.count, dtype=np.int64)
         inside = chain >= 0
-        np.add.at(found, chain[inside], size[inside])
-        return found, int(size[~inside].sum())
+        np.add.at(total, chain[inside], size[inside])
+        return total, int(size[~inside].sum())
 
     def _passed(self) -> tuple[Ints, int]:
         """Reads of what the reader's own kernel made."""
@@ -90,12 +90,12 @@ class FusedBytes:
 
     def _unwritten(self) -> tuple[Ints, int]:
         """Tensors that only their own kernel reads."""
-        found, count = self._found, len(self._found.graph.value_type)
+        fusion, count = self._found, len(self._found.graph.value_type)
         inside = np.bincount(self.root[self.fused], minlength=count)
         everywhere = np.bincount(self.root, minlength=count)
-        gone = np.flatnonzero((inside > 0) & (inside == everywhere) & ~found.results)
-        maker = found.graph.value_producer[gone]
-        return self._split(np.where(found.vanishing[gone], found.of[maker], -1), found.written[gone])
+        gone = np.flatnonzero((inside > 0) & (inside == everywhere) & ~fusion.results)
+        maker = fusion.graph.value_producer[gone]
+        return self._split(np.where(fusion.vanishing[gone], fusion.of[maker], -1), fusion.written[gone])
 
 
 WORDS = {"yes": "fused", "no": "not fused", "partly": "partly fused", "unknown": "not compiled"}
@@ -128,8 +128,8 @@ def chains_chart(chains: Sequence[ExpectedChain], beyond: int) -> dict[str, Char
     """
     alike: dict[str, list[ExpectedChain]] = {}
     for chain in chains:
-        place = family(shared_path(chain.modules))
-        name = f"{ends(chain.names)}{f' in {place}' if place else ''}: {WORDS[chain.fused]}"
+        module = family(shared_path(chain.modules))
+        name = f"{ends(chain.names)}{f' in {module}' if module else ''}: {WORDS[chain.fused]}"
         alike.setdefault(name, []).append(chain)
     sums = {
         f"{len(some):,} × {name}" if len(some) > 1 else name: (
@@ -142,9 +142,9 @@ def chains_chart(chains: Sequence[ExpectedChain], beyond: int) -> dict[str, Char
     if beyond:
         shown["not expected, and fused"] = (beyond, 0)
     series = [
-        Series(name, [*shown], [row[place] for row in shown.values()], color=color)
-        for place, (name, color) in enumerate((("saved", COLORS[2]), ("could be saved, and is not", PALE)))
-        if any(row[place] for row in shown.values())
+        Series(name, [*shown], [row[module] for row in shown.values()], color=color)
+        for module, (name, color) in enumerate((("saved", COLORS[2]), ("could be saved, and is not", PALE)))
+        if any(row[module] for row in shown.values())
     ]
     if not series:
         return {}
@@ -220,10 +220,10 @@ class CompiledKernels(Report):
     def __init__(self, traced: Trace, programs: Sequence[CompiledGraph]) -> None:
         self.trace = traced
         self.graph: Graph = traced.graph
-        self.found = fuse(self.graph, moved=traced.metrics["moved_bytes"])
-        placed = Placing(traced, self.found.is_kernel, programs)
+        self.fusion = fuse(self.graph, moved=traced.metrics["moved_bytes"])
+        placed = KernelAttribution(traced, self.fusion.is_kernel, programs)
         self._kernels, self._in = placed.kernels, placed.inside
-        self._bytes = FusedBytes(self.found, self._in)
+        self._bytes = FusedBytes(self.fusion, self._in)
         self.outside = [
             Uncompiled(reason, tuple(nodes), tuple(self.graph.nodes[node].name for node in nodes))
             for reason, nodes in placed.unplaced().items()
@@ -237,10 +237,10 @@ class CompiledKernels(Report):
     @cached_property
     def kernels(self) -> list[CompiledKernel]:
         """The kernels in the order in which they were scheduled."""
-        made, paths = [], module_paths(self.graph)
+        rows, paths = [], module_paths(self.graph)
         for number, (kernel, members) in enumerate(self._kernels):
             nodes = [self.graph.nodes[node] for node in members]
-            made.append(
+            rows.append(
                 CompiledKernel(
                     number=number,
                     name=kernel.name,
@@ -252,12 +252,12 @@ class CompiledKernels(Report):
                     layout_of=() if members else tuple(dict.fromkeys(o.op for o in kernel.origins)),
                 )
             )
-        return made
+        return rows
 
     def _predicted(self, members: Sequence[int]) -> str:
         if len(members) < 2:
             return ""
-        groups = [int(self.found.of[node]) for node in members]
+        groups = [int(self.fusion.of[node]) for node in members]
         most = max(groups.count(group) for group in set(groups) - {-1}) if set(groups) - {-1} else 0
         return "yes" if most == len(groups) else "partly" if most > 1 else "no"
 
@@ -266,7 +266,7 @@ class CompiledKernels(Report):
     @cached_property
     def _pairs(self) -> tuple[Any, Any, Any, Any]:
         """Reads of one kernel's tensor by another: row, maker, reader, and whether a compiled kernel has both."""
-        graph, flow = self.graph, self.found.flow
+        graph, flow = self.graph, self.fusion.flow
         rows = np.flatnonzero(flow.reads)
         maker = graph.value_producer[flow.root[graph.in_value[rows]]]
         reader = graph.in_node[rows]
@@ -274,7 +274,7 @@ class CompiledKernels(Report):
         known[list(self._in)] = True
         keep = (
             (maker >= 0)
-            & self.found.is_kernel[np.maximum(maker, 0)]
+            & self.fusion.is_kernel[np.maximum(maker, 0)]
             & known[np.maximum(maker, 0)]
             & known[reader]
         )
@@ -288,13 +288,13 @@ class CompiledKernels(Report):
         Inductor calls a library for products on the CPU, and by default on a GPU, and can then add nothing to them.
         """
         _, maker, reader, fused = self._pairs
-        kept = np.ones(len(maker), dtype=bool) if products else self.found.flow.kind[maker] != Kind.HEAVY
+        kept = np.ones(len(maker), dtype=bool) if products else self.fusion.flow.kind[maker] != LoopKind.HEAVY
         pairs: dict[tuple[int, int], bool] = {}
         for a, b, both in zip(maker[kept].tolist(), reader[kept].tolist(), fused[kept].tolist()):
             pairs[a, b] = both
         counts = [0, 0, 0, 0]
         for (a, b), both in pairs.items():
-            expected = self.found.of[a] >= 0 and self.found.of[a] == self.found.of[b]
+            expected = self.fusion.of[a] >= 0 and self.fusion.of[a] == self.fusion.of[b]
             counts[(0 if both else 1) if expected else (2 if both else 3)] += 1
         return Agreement(*counts)
 
@@ -306,7 +306,7 @@ class CompiledKernels(Report):
     @property
     def predicted_bytes(self) -> int:
         """What all chains together could save."""
-        return int(self.found.saved.sum())
+        return int(self.fusion.saved.sum())
 
     @property
     def saved_bytes(self) -> int:
@@ -316,30 +316,30 @@ class CompiledKernels(Report):
     @cached_property
     def chains(self) -> list[ExpectedChain]:
         """The chains that were expected, in the order of the run."""
-        found, paths = self.found, module_paths(self.graph)
-        made = []
+        fusion, paths = self.fusion, module_paths(self.graph)
+        chains = []
         for group, verdict in enumerate(self._verdicts()):
-            members = found.members(group)
-            kernels = members[found.is_kernel[members]].tolist()
-            made.append(
+            members = fusion.members(group)
+            kernels = members[fusion.is_kernel[members]].tolist()
+            chains.append(
                 ExpectedChain(
                     operations=tuple(members.tolist()),
                     names=tuple(self.graph.nodes[node].name for node in kernels),
                     modules=tuple(dict.fromkeys(paths[int(self.graph.node_scope[node])] for node in kernels)),
-                    kind=found.kind(group),
+                    kind=fusion.kind(group),
                     fused=verdict,
-                    could_save=int(found.saved[group]),
+                    could_save=int(fusion.saved[group]),
                     saved_bytes=int(self._bytes.of_chains[group]),
                 )
             )
-        return made
+        return chains
 
     def _verdicts(self) -> list[str]:
         _, maker, reader, fused = self._pairs
-        of = self.found.of
+        of = self.fusion.of
         inner = (of[maker] >= 0) & (of[maker] == of[reader])
-        total = np.bincount(of[maker[inner]], minlength=self.found.count)
-        good = np.bincount(of[maker[inner]], weights=fused[inner], minlength=self.found.count)
+        total = np.bincount(of[maker[inner]], minlength=self.fusion.count)
+        good = np.bincount(of[maker[inner]], weights=fused[inner], minlength=self.fusion.count)
         words = np.select([total == 0, good == total, good == 0], ["unknown", "yes", "no"], "partly")
         return [str(word) for word in words.tolist()]
 
@@ -351,7 +351,7 @@ class CompiledKernels(Report):
         own, every = self.agreement, self.agreement_of(products=True)
         return {
             "kernels": f"{len(self.kernels):,}: {loops:,} generated, {len(self.kernels) - loops:,} of libraries",
-            "operations": f"{int(self.found.is_kernel.sum()):,}, of them {self.unmatched:,} in no kernel",
+            "operations": f"{int(self.fusion.is_kernel.sum()):,}, of them {self.unmatched:,} in no kernel",
             "expected pairs that were fused": _share(own.precision, own.both, own.only_predicted),
             "fused pairs that were expected": _share(own.recall, own.both, own.only_compiled),
             "… with those of matrix products": f"{_percent(every.precision)} and {_percent(every.recall)}",
@@ -423,14 +423,14 @@ class CompiledKernels(Report):
 
     def notes(self) -> Sequence[str]:
         """How the figures are meant."""
-        found = [
+        notes = [
             "a pair is two operations of which one reads what the other makes; without those after a matrix product, "
             "for which Inductor calls a library",
         ]
         for row in self.outside[:NAMED]:
             names = ", ".join(list(dict.fromkeys(row.names))[:NAMES])
-            found.append(f"in no kernel: {names}: {row.reason}")
-        return found
+            notes.append(f"in no kernel: {names}: {row.reason}")
+        return notes
 
 
 def compiled_kernels(

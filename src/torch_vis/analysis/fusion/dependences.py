@@ -16,7 +16,8 @@ from torch_vis.graph.schema import Kind as Read
 from torch_vis.graph.types import Bools, Ints
 from torch_vis.ops.call_groups import classes
 from torch_vis.ops.cost.operation import touched
-from torch_vis.ops.loops import SPACES, Kind, Loop, Pattern, kept, loop_of, pattern
+from torch_vis.ops.loops import SPACES, LoopNest, Pattern, kept, loop_of, pattern
+from torch_vis.ops.op_table import LoopKind
 
 _Pairs = tuple[list[int], list[int]]
 
@@ -32,7 +33,7 @@ class Rel(IntEnum):
     WINDOW = 5  # a part of the tensor, or elements at other places
 
 
-class Edges(NamedTuple):
+class DependenceEdges(NamedTuple):
     """Dependences of an operation on another, as columns; ``pattern`` is that of a spread, -1 where there is none."""
 
     source: Ints
@@ -42,7 +43,7 @@ class Edges(NamedTuple):
     pattern: Ints
 
 
-class Flow:
+class Dependences:
     """A graph as a compiler sees it: each operation's loop, and each dependence with how the reader's loop uses it."""
 
     def __init__(self, graph: Graph) -> None:
@@ -72,57 +73,57 @@ class Flow:
         kept[maker[elsewhere]] = False
         return kept
 
-    def number_of(self, found: Pattern | None) -> int:
+    def number_of(self, runs: Pattern | None) -> int:
         """The number of a pattern in ``patterns``; -1 for none."""
-        if found is None:
+        if runs is None:
             return -1
-        number = self._pattern_numbers.setdefault(found, len(self.patterns))
+        number = self._pattern_numbers.setdefault(runs, len(self.patterns))
         if number == len(self.patterns):
-            self.patterns.append(found)
+            self.patterns.append(runs)
         return number
 
     @property
     def kept(self) -> list[int]:
         """For each pattern, how many sums it makes."""
-        return [kept(found) for found in self.patterns]
+        return [kept(runs) for runs in self.patterns]
 
     def _shape_loops(self) -> None:
         """Find the loop of every operation: once for each kind of call, then for all of them."""
         graph, count = self.graph, len(self.graph)
-        self.kind = np.full(count, Kind.VIEW, dtype=np.int64)
+        self.kind = np.full(count, LoopKind.VIEW, dtype=np.int64)
         self.numel = np.zeros(count, dtype=np.int64)
         self.pattern = np.full(count, -1, dtype=np.int64)
         self._class = np.zeros(count, dtype=np.int64)
-        self._loops: list[Loop] = [Loop(Kind.VIEW)]
+        self._loops: list[LoopNest] = [LoopNest(LoopKind.VIEW)]
         nodes = np.flatnonzero(~self.is_view)
         if len(nodes):
             types = len(graph.types)
             read = graph.in_slot.astype(np.int64) * types + graph.value_type[graph.in_value]
             slot = graph.out_slot.astype(np.int64)
-            made = np.where(slot >= 0, 2 * slot, -2 * slot - 1) * types + graph.value_type[graph.out_value]
-            inputs, outputs = (read, graph.in_start, graph.in_slot >= 0), (made, graph.out_start, None)
+            written = np.where(slot >= 0, 2 * slot, -2 * slot - 1) * types + graph.value_type[graph.out_value]
+            inputs, outputs = (read, graph.in_start, graph.in_slot >= 0), (written, graph.out_start, None)
             group = classes(nodes, graph.node_call.astype(np.int64), inputs, outputs)
             first = np.zeros(int(group.max()) + 1, dtype=np.int64)
             first[group[::-1]] = nodes[::-1]
             self._loops += [self._loop(int(node)) for node in first]
             self._class[nodes] = group + 1
-            shapes = [1 if loop.kind != Kind.OTHER else 0 for loop in self._loops]
-            for place, loop in enumerate(self._loops):
+            shapes = [1 if loop.kind != LoopKind.OTHER else 0 for loop in self._loops]
+            for index, loop in enumerate(self._loops):
                 for size in loop.shape:
-                    shapes[place] *= size
+                    shapes[index] *= size
             self.kind[nodes] = np.array([int(loop.kind) for loop in self._loops])[group + 1]
             self.numel[nodes] = np.array(shapes, dtype=np.int64)[group + 1]
             self.pattern[nodes] = np.array([self.number_of(loop.pattern) for loop in self._loops])[group + 1]
         self._set_apart()
 
-    def _loop(self, node: int) -> Loop:
+    def _loop(self, node: int) -> LoopNest:
         graph, types = self.graph, self.graph.types
-        given = {slot: types[graph.value_type[value]] for slot, value in inputs_by_slot(graph, node).items()}
-        made = sorted(outputs_by_slot(graph, node).items())
-        written = [value for slot, value in reversed(made) if slot < 0]
-        returned = [value for slot, value in made if slot >= 0]
+        inputs = {slot: types[graph.value_type[value]] for slot, value in inputs_by_slot(graph, node).items()}
+        outputs = sorted(outputs_by_slot(graph, node).items())
+        written = [value for slot, value in reversed(outputs) if slot < 0]
+        returned = [value for slot, value in outputs if slot >= 0]
         call = graph.calls[int(graph.node_call[node])]
-        return loop_of(call, given, [types[graph.value_type[value]] for value in returned or written])
+        return loop_of(call, inputs, [types[graph.value_type[value]] for value in returned or written])
 
     def _set_apart(self) -> None:
         """Take out of every loop what no kernel shares: code unseen, data for Python, other devices, partial writes."""
@@ -141,8 +142,8 @@ class Flow:
         )
         apart |= self.crosses_device
         views = (graph.node_flags & Flag.VIEW) != 0
-        self.kind[apart & ~self.is_view & (self.kind != Kind.FREE)] = Kind.OTHER
-        self.kind[views & ~self.is_view] = Kind.FREE
+        self.kind[apart & ~self.is_view & (self.kind != LoopKind.FREE)] = LoopKind.OTHER
+        self.kind[views & ~self.is_view] = LoopKind.FREE
 
     @cached_property
     def root(self) -> Ints:
@@ -166,7 +167,7 @@ class Flow:
         return (graph.in_slot >= 0) & (graph.in_kind != Read.SHAPE) & ~self.is_view[graph.in_node]
 
     @cached_property
-    def edges(self) -> Edges:
+    def edges(self) -> DependenceEdges:
         """Every dependence: those through bytes by how they are read, and those of order alone."""
         graph = self.graph
         source, target, value, _ = graph.edges(shape=False)
@@ -187,7 +188,7 @@ class Flow:
         direct = source[:count][named].astype(np.int64) * len(graph) + target[:count][named]
         before, after = self._hazards(direct)
         none = np.zeros(len(before), dtype=np.int64)
-        return Edges(
+        return DependenceEdges(
             np.concatenate([source, before]).astype(np.int64),
             np.concatenate([target, after]).astype(np.int64),
             np.concatenate([rel, none]),
@@ -202,13 +203,13 @@ class Flow:
         seen, loop = graph.value_type[value].astype(np.int64), self._class[target]
         code = (under * len(graph.types) + seen) * len(self._loops) + loop
         _, first, group = np.unique(code, return_index=True, return_inverse=True)
-        found = []
-        for place in first.tolist():
-            root_type, seen_type = graph.types[int(under[place])], graph.types[int(seen[place])]
-            rel, spread = relation(root_type, seen_type, self._loops[int(loop[place])])
-            found.append((int(rel), root_type.numel, self.number_of(spread)))
-        table = np.array(found, dtype=np.int64).reshape(-1, 3)[group.reshape(-1)]
-        table[self.kind[target] == Kind.OTHER, 0] = Rel.WINDOW
+        rows = []
+        for row in first.tolist():
+            root_type, seen_type = graph.types[int(under[row])], graph.types[int(seen[row])]
+            rel, spread = relation(root_type, seen_type, self._loops[int(loop[row])])
+            rows.append((int(rel), root_type.numel, self.number_of(spread)))
+        table = np.array(rows, dtype=np.int64).reshape(-1, 3)[group.reshape(-1)]
+        table[self.kind[target] == LoopKind.OTHER, 0] = Rel.WINDOW
         return table[:, 0], table[:, 1], table[:, 2]
 
     def _hazards(self, direct: Ints) -> tuple[Ints, Ints]:
@@ -220,7 +221,9 @@ class Flow:
         maker = graph.out_node
         storage = graph.value_storage[graph.out_value]
         written = ~self.is_view[maker] & (
-            (graph.out_slot < 0) | (graph.storage_birth[storage] == maker) | (self.kind[maker] == Kind.OTHER)
+            (graph.out_slot < 0)
+            | (graph.storage_birth[storage] == maker)
+            | (self.kind[maker] == LoopKind.OTHER)
         )
         again = written & (graph.storage_birth[storage] != maker)
         changed = np.zeros(len(graph.storage_bytes), dtype=bool)
@@ -264,19 +267,19 @@ def _ordered(at: list[int], node: list[int], is_write: list[bool]) -> tuple[_Pai
     return read, wrote
 
 
-def relation(under: TensorType, seen: TensorType, loop: Loop) -> tuple[Rel, Pattern | None]:
+def relation(under: TensorType, seen: TensorType, loop: LoopNest) -> tuple[Rel, Pattern | None]:
     """How a loop runs over a tensor of type ``under`` that it is given as a view of type ``seen``.
 
     >>> x = TensorType("float32", (2, 3), (3, 1))
-    >>> point = Loop(Kind.POINT, (2, 3))
-    >>> relation(x, x._replace(shape=(6,), stride=(1,)), Loop(Kind.POINT, (6,)))[0].name
+    >>> point = LoopNest(LoopKind.POINT, (2, 3))
+    >>> relation(x, x._replace(shape=(6,), stride=(1,)), LoopNest(LoopKind.POINT, (6,)))[0].name
     'SAME'
-    >>> relation(x, x._replace(shape=(3, 2), stride=(1, 3)), Loop(Kind.POINT, (3, 2)))[0].name
+    >>> relation(x, x._replace(shape=(3, 2), stride=(1, 3)), LoopNest(LoopKind.POINT, (3, 2)))[0].name
     'TURNED'
     >>> relation(TensorType("float32", (2, 1), (1, 1)), TensorType("float32", (2, 1), (1, 1)), point)
     (<Rel.SPREAD: 3>, ((2, False), (3, True)))
     """
-    if loop.kind not in (Kind.POINT, Kind.ROWS, Kind.JOIN):
+    if loop.kind not in (LoopKind.POINT, LoopKind.ROWS, LoopKind.JOIN):
         return Rel.WINDOW, None
     if len(under.stride) != len(under.shape) or len(seen.stride) != len(seen.shape):
         return Rel.WINDOW, None
@@ -287,7 +290,7 @@ def relation(under: TensorType, seen: TensorType, loop: Loop) -> tuple[Rel, Patt
     if not whole:
         return Rel.WINDOW, None
     turned = _runs(under.shape, under.stride) != _runs(shown, seen.stride)
-    if loop.kind == Kind.JOIN:
+    if loop.kind == LoopKind.JOIN:
         return (Rel.WINDOW if turned else Rel.PART), None
     if _product(shown) == _product(loop.shape):
         return (Rel.TURNED if turned else Rel.SAME), None

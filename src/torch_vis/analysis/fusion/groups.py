@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.fusion.dependences import Edges, Flow, Rel
+from torch_vis.analysis.fusion.dependences import DependenceEdges, Dependences, Rel
 from torch_vis.graph import Column, Graph
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.schema import Kind as Read
 from torch_vis.graph.types import Bools, Ints
 from torch_vis.ops.cost.compute import costs
 from torch_vis.ops.cost.shared_reads import fresh_bytes, is_unread, read_bytes
-from torch_vis.ops.loops import Kind
+from torch_vis.ops.op_table import LoopKind
 
 NO, YES, INLINE = 0, 1, 2
 
@@ -46,18 +46,20 @@ class Traits(NamedTuple):
 class Merger:
     """Groups of a graph's operations, at first of one each; ``of`` has the group of every operation."""
 
-    def __init__(self, flow: Flow, home: Ints, is_result: Bools) -> None:
-        self.edges: Edges = flow.edges
+    def __init__(self, flow: Dependences, home: Ints, is_result: Bools) -> None:
+        self.edges: DependenceEdges = flow.edges
         self.kept = flow.kept
         self.of: Ints = np.arange(len(flow.kind), dtype=np.int64)
         self.level = self.of
-        joins = np.isin(flow.kind, (Kind.POINT, Kind.ROWS, Kind.GATHER, Kind.JOIN, Kind.HEAVY))
+        joins = np.isin(
+            flow.kind, (LoopKind.POINT, LoopKind.ROWS, LoopKind.GATHER, LoopKind.JOIN, LoopKind.HEAVY)
+        )
         draws = (flow.graph.node_flags & Flag.RANDOM) != 0
         columns = (
             home,
             flow.numel,
             flow.pattern,
-            flow.kind == Kind.HEAVY,
+            flow.kind == LoopKind.HEAVY,
             draws,
             np.zeros_like(draws),
             is_result,
@@ -65,29 +67,31 @@ class Merger:
         rows = zip(*(column.tolist() for column in columns), strict=True)
         self.traits = [Traits(*row) if ok else None for ok, row in zip(joins.tolist(), rows, strict=True)]
         self.is_view = flow.is_view.tolist()
-        self.is_silent = (flow.is_view | (flow.kind == Kind.FREE)).tolist()
+        self.is_silent = (flow.is_view | (flow.kind == LoopKind.FREE)).tolist()
 
     def sweep(self, *, forward: bool, heavy: bool) -> None:
         """Let every group join its neighbours on one side; with ``heavy``, matrix products and what follows too."""
         order = np.argsort(self.level if forward else -self.level, kind="stable")
-        place = np.empty(len(order), dtype=np.int64)
-        place[order] = np.arange(len(order))
+        position = np.empty(len(order), dtype=np.int64)
+        position[order] = np.arange(len(order))
         near, far = (
             (self.edges.source, self.edges.target) if forward else (self.edges.target, self.edges.source)
         )
-        rows = np.argsort(place[far], kind="stable")
-        start = np.searchsorted(place[far][rows], np.arange(len(order) + 1)).tolist()
+        rows = np.argsort(position[far], kind="stable")
+        start = np.searchsorted(position[far][rows], np.arange(len(order) + 1)).tolist()
         self.order = order.tolist()
-        walk = _Walk(self, place[near][rows].tolist(), *(column[rows].tolist() for column in self.edges[2:]))
+        walk = _Walk(
+            self, position[near][rows].tolist(), *(column[rows].tolist() for column in self.edges[2:])
+        )
         walk.forward, walk.with_heavy = forward, heavy
         walk.run(start)
-        self._contract(walk, place, forward)
+        self._contract(walk, position, forward)
 
-    def _contract(self, walk: _Walk, place: Ints, forward: bool) -> None:
+    def _contract(self, walk: _Walk, position: Ints, forward: bool) -> None:
         """Make one group of those that joined, and keep the dependences between different ones."""
         lead = _leaders(walk.lead)
         leaders, number = np.unique(lead, return_inverse=True)
-        number = number.reshape(-1)[place]
+        number = number.reshape(-1)[position]
         levels = np.array(walk.level, dtype=np.int64)[leaders]
         self.level = levels if forward else levels.max(initial=0) - levels
         self.traits = [walk.traits[leader] for leader in leaders.tolist()]
@@ -97,7 +101,9 @@ class Merger:
         self.of = number[self.of]
         source, target = number[self.edges.source], number[self.edges.target]
         apart = source != target
-        self.edges = Edges(source[apart], target[apart], *(column[apart] for column in self.edges[2:]))
+        self.edges = DependenceEdges(
+            source[apart], target[apart], *(column[apart] for column in self.edges[2:])
+        )
 
     def join_level(self, groups: Ints, keys: Ints) -> None:
         """Join groups of one level that have the same key, where their traits allow it: no path can be between them."""
@@ -108,13 +114,13 @@ class Merger:
             a, b = _find(lead, with_), _find(lead, group)
             if a == b or self.level[a] != self.level[b]:
                 continue
-            one, two = self.traits[a], self.traits[b]
-            if one is None or two is None or one.numel != two.numel or one.heavy or two.heavy:
+            left, right = self.traits[a], self.traits[b]
+            if left is None or right is None or left.numel != right.numel or left.heavy or right.heavy:
                 continue
-            if one.turned or two.turned or not _go_together(one, two, False):
+            if left.turned or right.turned or not _go_together(left, right, False):
                 continue
             lead[b] = a
-            self.traits[a] = _joined(one, two, False)
+            self.traits[a] = _joined(left, right, False)
         self.of = _leaders(lead)[self.of]
 
 
@@ -227,10 +233,10 @@ def _find(lead: list[int], group: int) -> int:
 
 def _leaders(lead: list[int]) -> Ints:
     """Of all groups at once, the one that each has gone into."""
-    found = np.array(lead, dtype=np.int64)
-    while ((further := found[found]) != found).any():
-        found = further
-    return found
+    leader = np.array(lead, dtype=np.int64)
+    while ((further := leader[leader]) != leader).any():
+        leader = further
+    return leader
 
 
 def _go_together(a: Traits, b: Traits, heavy: bool) -> bool:
@@ -269,7 +275,7 @@ def fuse(graph: Graph, *, moved: Column | None = None, apart: Ints | None = None
     >>> found.members(0).tolist(), found.kind(0), int(found.saved[0])
     ([0, 1, 2], 'reduction', 128)
     """
-    flow = Flow(graph)
+    flow = Dependences(graph)
     results = result_values(graph, flow.root)
     is_result = np.zeros(len(graph), dtype=bool)
     makers = graph.value_producer[np.flatnonzero(results)]
@@ -289,17 +295,17 @@ def result_values(graph: Graph, root: Ints) -> Bools:
 
     Results of the run; memory that was there before it; what a later write leaves standing; what is read by an alias.
     """
-    found = np.zeros(len(graph.value_type), dtype=bool)
-    found[graph.result_value] = True
-    found[graph.in_value[(graph.in_slot < 0) & (graph.in_kind != Read.SHAPE)]] = True
+    is_result = np.zeros(len(graph.value_type), dtype=bool)
+    is_result[graph.result_value] = True
+    is_result[graph.in_value[(graph.in_slot < 0) & (graph.in_kind != Read.SHAPE)]] = True
     carried = graph.value_carries[graph.value_carries >= 0]
-    found[carried] = True
-    found |= graph.storage_birth[graph.value_storage] < 0
-    found[root[found]] = True
-    return found
+    is_result[carried] = True
+    is_result |= graph.storage_birth[graph.value_storage] < 0
+    is_result[root[is_result]] = True
+    return is_result
 
 
-def _homes(flow: Flow, apart: Ints | None) -> Ints:
+def _homes(flow: Dependences, apart: Ints | None) -> Ints:
     """What operations must share to be put together: phase, device, no data for Python between them."""
     graph = flow.graph
     escapes = (graph.node_flags & Flag.ESCAPE) != 0
@@ -310,10 +316,10 @@ def _homes(flow: Flow, apart: Ints | None) -> Ints:
     return home.astype(np.int64)
 
 
-def _join_siblings(flow: Flow, merger: Merger) -> None:
+def _join_siblings(flow: Dependences, merger: Merger) -> None:
     """Join groups that read one tensor over the same loop, where nothing passes between them."""
     graph = flow.graph
-    rows = np.flatnonzero(flow.reads & np.isin(flow.kind[graph.in_node], (Kind.POINT, Kind.ROWS)))
+    rows = np.flatnonzero(flow.reads & np.isin(flow.kind[graph.in_node], (LoopKind.POINT, LoopKind.ROWS)))
     if not len(rows):
         return
     value, node = graph.in_value[rows], graph.in_node[rows]
@@ -336,7 +342,7 @@ class Fusion:
     ``merged`` numbers groups of one as well, and ``traits`` are those of each such number.
     """
 
-    flow: Flow
+    flow: Dependences
     merged: Ints
     results: Bools
     moved: Column
@@ -350,14 +356,14 @@ class Fusion:
     @cached_property
     def is_kernel(self) -> Bools:
         """For each operation, whether it runs a kernel: it is no view and does more than to give out memory."""
-        return (self.flow.kind != Kind.VIEW) & (self.flow.kind != Kind.FREE)
+        return (self.flow.kind != LoopKind.VIEW) & (self.flow.kind != LoopKind.FREE)
 
     @cached_property
     def of(self) -> Ints:
         """The group of every operation, -1 for none."""
         count = np.bincount(self.merged[self.is_kernel], minlength=int(self.merged.max(initial=-1)) + 1)
         group = np.where(count[self.merged] > 1, self.merged, -1) if len(self.merged) else self.merged
-        group[(self.flow.kind == Kind.FREE)] = -1
+        group[(self.flow.kind == LoopKind.FREE)] = -1
         loose = self.flow.is_view & (group >= 0) & ~self._inner_views(group)
         group[loose] = -1
         chosen = group[group >= 0]
@@ -404,15 +410,15 @@ class Fusion:
     @cached_property
     def kinds(self) -> Ints:
         """The kind of each group, as its place in ``KINDS``."""
-        found = np.zeros(self.count, dtype=np.int64)
+        kinds = np.zeros(self.count, dtype=np.int64)
         inner = self._inner_edges
         linked = np.zeros(self.count, dtype=bool)
         linked[self.of[inner]] = True
-        found[~linked] = KINDS.index("horizontal")
-        for kind, name in ((Kind.ROWS, "reduction"), (Kind.HEAVY, "epilogue")):
+        kinds[~linked] = KINDS.index("horizontal")
+        for kind, name in ((LoopKind.ROWS, "reduction"), (LoopKind.HEAVY, "epilogue")):
             having = self.of[(self.flow.kind == kind) & (self.of >= 0)]
-            found[having[linked[having]]] = KINDS.index(name)
-        return found
+            kinds[having[linked[having]]] = KINDS.index(name)
+        return kinds
 
     @cached_property
     def _inner_edges(self) -> Ints:
@@ -444,9 +450,9 @@ class Fusion:
         rows = np.flatnonzero(flow.reads)
         value, node = graph.in_value[rows], graph.in_node[rows].astype(np.int64)
         size = read_bytes(graph, rows, self._whole(rows), graph.types, graph.value_type[value])
-        made, maker = self._made
+        out_bytes, maker = self._made
         whole = np.bincount(node, weights=size, minlength=len(graph))
-        whole += np.bincount(maker, weights=made, minlength=len(graph))
+        whole += np.bincount(maker, weights=out_bytes, minlength=len(graph))
         slots = int(max(graph.in_slot.max(initial=0), -graph.out_slot.min(initial=0))) + 1
         over = graph.out_slot < 0
         into = np.isin(node * slots + graph.in_slot[rows], maker[over] * slots - graph.out_slot[over] - 1)
@@ -471,9 +477,9 @@ class Fusion:
         block = owner[places] * len(graph.value_type) + root[places]
         kind = graph.value_type[graph.in_value[rows[places]]]
         left = fresh_bytes(graph, rows[places], full[places], graph.types, kind, block)
-        found = np.zeros(len(rows), dtype=np.int64)
-        found[places] = np.maximum(size[places] - left, 0)
-        return found
+        read = np.zeros(len(rows), dtype=np.int64)
+        read[places] = np.maximum(size[places] - left, 0)
+        return read
 
     @cached_property
     def _made(self) -> tuple[Ints, Ints]:
@@ -496,9 +502,11 @@ class Fusion:
         size, maker = self._made
         total = np.bincount(maker, weights=size, minlength=len(graph))
         total += np.bincount(graph.in_node[rows], weights=read, minlength=len(graph))
-        found = np.zeros(len(graph.value_type), dtype=np.int64)
-        found[graph.out_value] = _without(size, maker, self._beyond(total), np.argsort(maker, kind="stable"))
-        return found
+        written = np.zeros(len(graph.value_type), dtype=np.int64)
+        written[graph.out_value] = _without(
+            size, maker, self._beyond(total), np.argsort(maker, kind="stable")
+        )
+        return written
 
     @cached_property
     def _inside(self) -> Bools:
@@ -509,8 +517,8 @@ class Fusion:
         """Of the reads, those of something made in the reader's own part, given the part of every operation."""
         rows, root, _ = self.reads
         maker, part = self.graph.value_producer[root], of[self.graph.in_node[rows]]
-        made = (maker >= 0) & self.is_kernel[maker]  # memory that was only given out has nothing to read
-        return (part >= 0) & made & (of[maker] == part)
+        computed = (maker >= 0) & self.is_kernel[maker]  # memory that was only given out has nothing to read
+        return (part >= 0) & computed & (of[maker] == part)
 
     @cached_property
     def vanishing(self) -> Bools:
@@ -531,14 +539,14 @@ class Fusion:
         graph = self.graph
         rows, _, size = self.reads
         part, inside = of[graph.in_node[rows]], self.within(of)
-        made = np.zeros(count, dtype=np.int64)
-        np.add.at(made, part[inside], size[inside])
+        kept = np.zeros(count, dtype=np.int64)
+        np.add.at(kept, part[inside], size[inside])
         gone = np.flatnonzero(self._unwritten(inside))
-        np.add.at(made, of[graph.value_producer[gone]], self.written[gone])
+        np.add.at(kept, of[graph.value_producer[gone]], self.written[gone])
         outside = (part >= 0) & ~inside
         more = np.zeros(count, dtype=np.int64)
         np.add.at(more, part[outside], self.again(outside, part)[outside])
-        return made, more
+        return kept, more
 
     @cached_property
     def _kept(self) -> tuple[Ints, Ints]:
@@ -573,9 +581,9 @@ class Fusion:
         return np.bincount(self.of[(self.of >= 0) & ~self.moved.known], minlength=self.count)
 
     def _sum(self, group: Ints, size: Ints) -> Ints:
-        found = np.zeros(self.count, dtype=np.int64)
-        np.add.at(found, group, size)
-        return found
+        total = np.zeros(self.count, dtype=np.int64)
+        np.add.at(total, group, size)
+        return total
 
 
 def _without(size: Ints, node: Ints, less: Ints, order: Ints) -> Ints:

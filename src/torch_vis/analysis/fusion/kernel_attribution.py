@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from torch_vis.capture.compilers.inductor_kernels import CompiledGraph, InductorKernel, call_nodes
-from torch_vis.ops.loops import TABLE, Kind
+from torch_vis.ops.loops import TABLE
 from torch_vis.ops.names import plain_name
+from torch_vis.ops.op_table import LoopKind
 
 if TYPE_CHECKING:
     from torch_vis._trace import Trace
@@ -28,7 +29,7 @@ ALIASES = {  # operators that become another one before Inductor sees them
 }
 
 
-class Placing:
+class KernelAttribution:
     """The kernels of a compiled program, each with the operations that it has, and for each operation its kernels.
 
     The trace has to be one through Dynamo of the same program. Its partitions are then the graphs that Inductor was
@@ -56,9 +57,9 @@ class Placing:
                 continue  # Dynamo took it otherwise this time; its operations count as not matched
             self._taken.add(scope_of)
             rows = [self.graph.scopes[scope] for scope in scopes]
-            found = matches([row[1:] for row in nodes], [(row.path, row.type) for row in rows])
+            indices = matches([row[1:] for row in nodes], [(row.path, row.type) for row in rows])
             within = {
-                nodes[place].name: self._within[scope] for place, scope in zip(found, scopes) if place >= 0
+                nodes[index].name: self._within[scope] for index, scope in zip(indices, scopes) if index >= 0
             }
             matched = self._match(program, within)
             # What a library computes is also named by loops that only bring its arguments into another layout.
@@ -76,32 +77,32 @@ class Placing:
     def _partitions(self) -> dict[int, tuple[int, list[int]]]:
         """Each call of a partition, by its scope: its number, and the scopes of the nodes that it ran, in order."""
         graph = self.graph
-        owner, found = [-1] * len(graph.scope_call), {}
+        owner, partitions = [-1] * len(graph.scope_call), {}
         modules = [graph.modules[module] for module in graph.scope_module]
         kinds, inside = [module.kind for module in modules], [-1] * len(modules)
         for scope, parent in enumerate(graph.scope_parent.tolist()):
             number = PARTITION.search(f"{modules[scope].path} {modules[scope].type}")
             if kinds[scope] == "compiled" and number is not None:
                 inside[scope] = scope
-                found[scope] = (int(number[1]), list[int]())
+                partitions[scope] = (int(number[1]), list[int]())
             elif parent >= 0:
                 inside[scope], owner[scope] = inside[parent], owner[parent]
                 if kinds[scope] == "function" and inside[scope] >= 0 and owner[scope] < 0:
                     owner[scope] = scope
-                    found[inside[scope]][1].append(scope)
+                    partitions[inside[scope]][1].append(scope)
         self._inside = inside
         self._within: dict[int, list[int]] = defaultdict(list)
         for node in np.flatnonzero(self._is_kernel).tolist():
             self._within[owner[int(graph.node_scope[node])]].append(node)
-        return found
+        return partitions
 
     def unplaced(self) -> dict[str, list[int]]:
         """The operations that are in no kernel, by the reason."""
-        found: dict[str, list[int]] = {}
+        reasons: dict[str, list[int]] = {}
         for node in np.flatnonzero(self._is_kernel).tolist():
             if node not in self.inside:
-                found.setdefault(self._why(node), []).append(node)
-        return found
+                reasons.setdefault(self._why(node), []).append(node)
+        return reasons
 
     def _why(self, node: int) -> str:
         """Why an operation is in no kernel."""
@@ -109,11 +110,13 @@ class Placing:
             return OPTIMISED
         breaks = self._program.breaks if self._program is not None else ()
         row = self.graph.nodes[node]
-        at = [one for one in breaks if any(lost.op == row.op for lost in one.lost)] or breaks
+        at = [
+            graph_break for graph_break in breaks if any(lost.op == row.op for lost in graph_break.lost)
+        ] or breaks
         if not at:
             return EAGER
-        told = [at[0].reason, at[0].explanation, *at[0].hints[:1]]
-        return f"not compiled, graph break: {'. '.join(text.rstrip('.') for text in told if text)}"
+        parts = [at[0].reason, at[0].explanation, *at[0].hints[:1]]
+        return f"not compiled, graph break: {'. '.join(text.rstrip('.') for text in parts if text)}"
 
     def _match(self, program: CompiledGraph, within: Mapping[str, list[int]]) -> dict[str, list[int]]:
         """For each of Inductor's nodes the operation that it was; one whose operator occurs several times, in order."""
@@ -121,17 +124,17 @@ class Placing:
         alike: dict[tuple[str, str], list[Any]] = defaultdict(list)
         for origin in sorted(origins.values(), key=lambda origin: origin.position):
             op = _plain(origin.op)
-            if TABLE.get(op) != Kind.FREE:
+            if TABLE.get(op) != LoopKind.FREE:
                 alike[origin.source, op].append(origin)
-        found: dict[str, list[int]] = {}
+        nodes_of: dict[str, list[int]] = {}
         for (source, op), nodes in alike.items():
             ran = within.get(source, [])
             same = [node for node in ran if _plain(self.graph.nodes[node].name) == op] or ran
             if len(same) == 1:
-                found.update({origin.node: same for origin in nodes})
+                nodes_of.update({origin.node: same for origin in nodes})
             elif len(same) == len(nodes):
-                found.update({origin.node: [node] for origin, node in zip(nodes, same)})
-        return found
+                nodes_of.update({origin.node: [node] for origin, node in zip(nodes, same)})
+        return nodes_of
 
 
 def matches(whole: Sequence[Any], part: Sequence[Any]) -> list[int]:
@@ -146,20 +149,20 @@ def matches(whole: Sequence[Any], part: Sequence[Any]) -> list[int]:
     right = _leftmost(whole[::-1], part[::-1])
     if left is None or right is None:
         return [-1] * len(part)
-    mirrored = [len(whole) - 1 - place for place in reversed(right)]
-    return [one if one == two else -1 for one, two in zip(left, mirrored)]
+    mirrored = [len(whole) - 1 - index for index in reversed(right)]
+    return [a if a == b else -1 for a, b in zip(left, mirrored)]
 
 
 def _leftmost(whole: Sequence[Any], part: Sequence[Any]) -> list[int] | None:
-    found, place = [], 0
+    matched, index = [], 0
     for item in part:
-        while place < len(whole) and whole[place] != item:
-            place += 1
-        if place == len(whole):
+        while index < len(whole) and whole[index] != item:
+            index += 1
+        if index == len(whole):
             return None
-        found.append(place)
-        place += 1
-    return found
+        matched.append(index)
+        index += 1
+    return matched
 
 
 def _plain(name: str) -> str:

@@ -68,7 +68,7 @@ class FusionReport(Report):
         if not len(graph):
             raise UsageError("this trace has no operations, so there is nothing to fuse")
         self.graph = graph
-        self.found = fuse(graph, moved=metrics["moved_bytes"])
+        self.fusion = fuse(graph, moved=metrics["moved_bytes"])
         self.moved_bytes = metrics["moved_bytes"].total()
         self.uncovered = metrics["moved_bytes"].uncovered
         self._paths = module_paths(graph)
@@ -76,39 +76,39 @@ class FusionReport(Report):
     @property
     def saved_bytes(self) -> int:
         """What all chains together would save."""
-        return int(self.found.saved.sum())
+        return int(self.fusion.saved.sum())
 
     @property
     def kernels(self) -> int:
         """How many kernels the run has; views are none."""
-        return int(self.found.is_kernel.sum())
+        return int(self.fusion.is_kernel.sum())
 
     @property
     def kernels_after(self) -> int:
         """How many would be left."""
-        return self.kernels - int((self.found.kernels - 1).sum())
+        return self.kernels - int((self.fusion.kernels - 1).sum())
 
     @cached_property
     def chains(self) -> list[FusedChain]:
         """The chains, those that save most first."""
-        order = np.lexsort((np.arange(self.found.count), -self.found.saved))
+        order = np.lexsort((np.arange(self.fusion.count), -self.fusion.saved))
         return [self._chain(group) for group in order.tolist()]
 
     def _chain(self, group: int) -> FusedChain:
-        graph, found = self.graph, self.found
-        members = found.members(group)
-        nodes = [graph.nodes[int(number)] for number in members[found.is_kernel[members]]]
-        known = not found.uncovered[group]
-        before, saved = int(found.before[group]), int(found.saved[group])
+        graph, fusion = self.graph, self.fusion
+        members = fusion.members(group)
+        nodes = [graph.nodes[int(number)] for number in members[fusion.is_kernel[members]]]
+        known = not fusion.uncovered[group]
+        before, saved = int(fusion.before[group]), int(fusion.saved[group])
         return FusedChain(
-            kind=found.kind(group),
+            kind=fusion.kind(group),
             phase=nodes[0].phase,
             operations=tuple(int(number) for number in members),
             names=tuple(node.name for node in nodes),
             modules=tuple(dict.fromkeys(self._paths[int(graph.node_scope[node.index])] for node in nodes)),
-            kernels_saved=int(found.kernels[group]) - 1,
-            intermediate_bytes=int(found.intermediate[group]),
-            shared_bytes=int(found.shared[group]),
+            kernels_saved=int(fusion.kernels[group]) - 1,
+            intermediate_bytes=int(fusion.intermediate[group]),
+            shared_bytes=int(fusion.shared[group]),
             bytes_before=before if known else None,
             bytes_after=before - saved if known else None,
             share=saved / self.moved_bytes if self.moved_bytes else None,
@@ -119,7 +119,7 @@ class FusionReport(Report):
         share = f" of {size(int(self.moved_bytes))}" if self.moved_bytes else ""
         part = f" ({self.saved_bytes / self.moved_bytes:.1%})" if self.moved_bytes else ""
         return {
-            "chains": f"{self.found.count:,}",
+            "chains": f"{self.fusion.count:,}",
             "kernels": f"{self.kernels:,}, fused {self.kernels_after:,}",
             "bytes that need not move": f"{size(self.saved_bytes)}{share}{part}",
         }
@@ -158,31 +158,31 @@ class FusionReport(Report):
     @cached_property
     def _alike(self) -> dict[tuple[str, str], list[FusedChain]]:
         """Chains of the same operations at the same place of repeated blocks, those that save most together first."""
-        found: dict[tuple[str, str], list[FusedChain]] = {}
+        alike: dict[tuple[str, str], list[FusedChain]] = {}
         for chain in self.chains:
-            found.setdefault((chained(chain.names), family(shared_path(chain.modules))), []).append(chain)
-        order = sorted(found.items(), key=lambda item: -sum(chain.saved_bytes for chain in item[1]))
+            alike.setdefault((chained(chain.names), family(shared_path(chain.modules))), []).append(chain)
+        order = sorted(alike.items(), key=lambda item: -sum(chain.saved_bytes for chain in item[1]))
         return dict(order)
 
     def _alike_rows(self) -> list[tuple[str, int, str, int]]:
         return [
-            (names, len(chains), place, sum(chain.saved_bytes for chain in chains))
-            for (names, place), chains in self._alike.items()
+            (names, len(chains), module, sum(chain.saved_bytes for chain in chains))
+            for (names, module), chains in self._alike.items()
         ]
 
     def charts(self) -> Mapping[str, Chart]:
         """What would be saved and what left by the chains that save most; those that blocks repeat are one bar."""
         known = [
-            (place, chains)
-            for (_, place), chains in self._alike.items()
+            (module, chains)
+            for (_, module), chains in self._alike.items()
             if all(chain.bytes_after is not None for chain in chains)
         ]
         if not known:
             return {}
         rows = [chains for _, chains in known[:BARS]]
         labels: list[str] = []
-        for place, chains in known[:BARS]:
-            label = _label(place, chains)
+        for module, chains in known[:BARS]:
+            label = _label(module, chains)
             # two that differ in the middle alone are told apart by where they begin
             labels.append(f"{label} ({chains[0].operations[0]})" if label in labels else label)
         full = [chained(chains[0].names, 40) for chains in rows]
@@ -194,7 +194,7 @@ class FusionReport(Report):
         title = f"Bytes that fusing would save{most(len(rows), len(known))}"
         return {
             "saved": Chart(
-                "bars", title, Axis("chain of operations"), Axis("bytes moved", "bytes"), [saved, left]
+                "bars", title, Axis("chain of operations"), Axis("bytes accessed", "bytes"), [saved, left]
             )
         }
 
@@ -205,11 +205,11 @@ class FusionReport(Report):
         return [f"the bytes of {self.uncovered:,} operations are not known and not in the totals"]
 
 
-def _label(place: str, chains: Sequence[FusedChain]) -> str:
+def _label(module: str, chains: Sequence[FusedChain]) -> str:
     """What a bar is of: how many chains, of which operations, where; one alone with the number that it begins with."""
     name = ends(chains[0].names)
     name = f"{len(chains):,} × {name}" if len(chains) > 1 else f"{chains[0].operations[0]}: {name}"
-    return f"{name} in {place}" if place else name
+    return f"{name} in {module}" if module else name
 
 
 def ends(names: Sequence[str]) -> str:

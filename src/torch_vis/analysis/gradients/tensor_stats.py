@@ -18,7 +18,7 @@ from torch_vis.graph.metrics import Column
 from torch_vis.graph.schema import Flag, Role
 from torch_vis.ops.names import plain_name
 from torch_vis.replay.replay import quiet
-from torch_vis.replay.stepper import Watched, observe
+from torch_vis.replay.stepper import Stepper, observe
 
 CONTENTS = ("norm", "nans", "infs", "units", "dead_units")
 UNFILLED = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize"})
@@ -52,7 +52,7 @@ def contents_and_norms(
     norms = {value: _norm(tensor) for value, tensor in outside_tensors(graph, held, wanted)}
     places = made_where(graph, wanted)
     stuck: dict[int, Stuck] = {}
-    run = Watched(graph, held)
+    run = Stepper(graph, held)
     activations = Activations(run)
 
     def see(node: int, made: list[torch.Tensor]) -> None:
@@ -76,7 +76,7 @@ def contents_and_norms(
     with quiet(run.plan.generators):
         for node in run.steps(activations.before):
             if shown[node]:
-                see(node, run.made(node))
+                see(node, run.outputs(node))
     counted = np.zeros(count, dtype=bool)
     counted[list(stuck)] = True
     found = {"norm": Column("norm", norm, known=known)}
@@ -131,7 +131,7 @@ def outside_tensors(
     graph: Graph, held: KeptTensors | None, values: Any
 ) -> Iterator[tuple[int, torch.Tensor]]:
     """Those of some values that the run was given, as it found them."""
-    run = Watched(graph, held)
+    run = Stepper(graph, held)
     for value in values[graph.value_producer[values] < 0].tolist():
         yield value, run.replay.tensor(value)
 

@@ -91,10 +91,10 @@ def cut(
     owner = None if depth is None else module_calls(graph, depth)
     fused = fuse(graph, moved=moved, apart=owner)
     atom = _atoms(fused, _too_large(fused, budget, flops), owner)
-    place = _settled(fused, _ordered(fused, atom)[atom], owner)
+    atom_order = _settled(fused, _ordered(fused, atom)[atom], owner)
     if by == "fusion" and not budget.is_set:
-        return Cut(fused, place, ("",) * (int(place.max(initial=-1)) + 1), owner)
-    return _packed(fused, place, owner, budget, flops)
+        return Cut(fused, atom_order, ("",) * (int(atom_order.max(initial=-1)) + 1), owner)
+    return _packed(fused, atom_order, owner, budget, flops)
 
 
 def module_calls(graph: Graph, depth: int) -> Ints:
@@ -179,34 +179,34 @@ def _atoms(fused: Fusion, apart: Bools, owner: Ints | None) -> Ints:
     return atom
 
 
-def _settled(fused: Fusion, place: Ints, owner: Ints | None) -> Ints:
+def _settled(fused: Fusion, atom_order: Ints, owner: Ints | None) -> Ints:
     """The places with what runs no kernel (a view of a weight, memory given out) moved to its first user's.
 
     Its users all come later, and what it depends on comes before it, so the order stays one without cycles.
     """
-    edges, count = fused.flow.edges, int(place.max(initial=-1)) + 1
+    edges, count = fused.flow.edges, int(atom_order.max(initial=-1)) + 1
     loud = np.zeros(count, dtype=bool)
-    loud[place[fused.is_kernel]] = True
-    leaves = ~loud[place[edges.source]] & (place[edges.source] != place[edges.target])
+    loud[atom_order[fused.is_kernel]] = True
+    leaves = ~loud[atom_order[edges.source]] & (atom_order[edges.source] != atom_order[edges.target])
     source, target = edges.source[leaves], edges.target[leaves]
     same = np.ones(len(source), dtype=bool) if owner is None else owner[source] == owner[target]
     goes = list(range(count))
     least: dict[int, int] = {}
-    rows = sorted(zip(place[source].tolist(), place[target].tolist(), same.tolist()), reverse=True)
+    rows = sorted(zip(atom_order[source].tolist(), atom_order[target].tolist(), same.tolist()), reverse=True)
     for start, end, is_own in rows:  # from the last to the first, so that users have gone where they go
         if goes[end] <= least.get(start, count):
             least[start] = goes[end]
             goes[start] = goes[end] if is_own else start
-    return np.unique(np.array(goes, dtype=np.int64)[place], return_inverse=True)[1].reshape(-1)
+    return np.unique(np.array(goes, dtype=np.int64)[atom_order], return_inverse=True)[1].reshape(-1)
 
 
 def _ordered(fused: Fusion, atom: Ints) -> Ints:
     """For each atom its place in an order without cycles, the earliest that can run first; -1 for other numbers."""
     edges = fused.flow.edges
     numbers = np.unique(atom)
-    place = np.full(len(atom), -1, dtype=np.int64)
-    place[numbers] = np.arange(len(numbers))
-    source, target = place[atom[edges.source]], place[atom[edges.target]]
+    position = np.full(len(atom), -1, dtype=np.int64)
+    position[numbers] = np.arange(len(numbers))
+    source, target = position[atom[edges.source]], position[atom[edges.target]]
     between = source != target
     pairs = np.unique(source[between] * max(len(numbers), 1) + target[between])
     source, target = np.divmod(pairs, max(len(numbers), 1))
@@ -230,24 +230,26 @@ def _ordered(fused: Fusion, atom: Ints) -> Ints:
     return order
 
 
-def _packed(fused: Fusion, place: Ints, owner: Ints | None, budget: Budget, flops: Column) -> Cut:
+def _packed(fused: Fusion, atom_order: Ints, owner: Ints | None, budget: Budget, flops: Column) -> Cut:
     """Join neighbours in the order as long as they share a home and the budget lasts."""
-    graph, count = fused.graph, int(place.max(initial=-1)) + 1
+    graph, count = fused.graph, int(atom_order.max(initial=-1)) + 1
     first = np.full(count, len(graph), dtype=np.int64)
     loud = np.flatnonzero(fused.is_kernel)
-    np.minimum.at(first, place[loud], loud)
+    np.minimum.at(first, atom_order[loud], loud)
     quiet = first == len(graph)
     every = np.full(count, len(graph), dtype=np.int64)
-    np.minimum.at(every, place, np.arange(len(graph)))
+    np.minimum.at(every, atom_order, np.arange(len(graph)))
     first[quiet] = every[quiet]
     home = _home_columns(fused, owner)
     rows = touched(fused)
     width = max(len(graph.value_type), 1)
-    at, value = np.divmod(np.unique(place[rows.node] * width + rows.value), width)  # each once in an atom
+    at, value = np.divmod(
+        np.unique(atom_order[rows.node] * width + rows.value), width
+    )  # each once in an atom
     start, values = np.searchsorted(at, np.arange(count + 1)).tolist(), value.tolist()
     size = fused.flow.bytes_of_type[graph.value_type].tolist()
-    operations = np.bincount(place[fused.is_kernel], minlength=count).tolist()
-    work = np.bincount(place, weights=flops.values, minlength=count).tolist()
+    operations = np.bincount(atom_order[fused.is_kernel], minlength=count).tolist()
+    work = np.bincount(atom_order, weights=flops.values, minlength=count).tolist()
     part, begins = [0] * count, list[str]()
     seen = [-1] * len(size)  # the part that touched a value last
     used = [0.0, 0.0, 0.0]
@@ -256,35 +258,35 @@ def _packed(fused: Fusion, place: Ints, owner: Ints | None, budget: Budget, flop
     device = [*home].index(DEVICE)
     for atom in range(count):
         node = int(first[atom])
-        here = tuple(int(column[node]) for column in home.values())
+        own = tuple(int(column[node]) for column in home.values())
         touches = values[start[atom] : start[atom + 1]]
         now = len(begins) - 1
         more = [operations[atom], work[atom], sum(size[value] for value in touches if seen[value] != now)]
         alone = [*more[:2], sum(size[value] for value in touches)]
-        reason = _reason(last, here, home, used, more, budget)
+        reason = _reason(last, own, home, used, more, budget)
         if reason:
             _must_fit(graph, node, alone, budget)
             begins.append(reason)
-            homes.append(here)
+            homes.append(own)
             used, more = [0.0, 0.0, 0.0], alone
         used = [a + b for a, b in zip(used, more)]
         part[atom] = len(begins) - 1
         for value in touches:
             seen[value] = part[atom]
         if homes[-1][device] < 0:  # what only gives out numbers is at home on any
-            homes[-1] = (*homes[-1][:device], here[device], *homes[-1][device + 1 :])
+            homes[-1] = (*homes[-1][:device], own[device], *homes[-1][device + 1 :])
         last = homes[-1]
     columns = np.array(homes, dtype=np.int64).reshape(-1, len(home)).T
     names: dict[str, Ints] = dict(zip(home, columns))
-    return Cut(fused, np.array(part, dtype=np.int64)[place], tuple(begins), owner, budget, names)
+    return Cut(fused, np.array(part, dtype=np.int64)[atom_order], tuple(begins), owner, budget, names)
 
 
 def _home_columns(fused: Fusion, owner: Ints | None) -> dict[str, Ints]:
     """What a part does not go across, by the reason that is given where it ends."""
     graph = fused.graph
     escapes = (graph.node_flags & Flag.ESCAPE) != 0
-    found = {PHASE: graph.node_phase, DEVICE: fused.flow.device, PYTHON: np.cumsum(escapes) - escapes}
-    return found if owner is None else {**found, MODULE: owner}
+    home = {PHASE: graph.node_phase, DEVICE: fused.flow.device, PYTHON: np.cumsum(escapes) - escapes}
+    return home if owner is None else {**home, MODULE: owner}
 
 
 def _reason(

@@ -13,7 +13,7 @@ from torch_vis.graph import Column, Graph
 from torch_vis.graph.schema import Flag, Role
 from torch_vis.graph.schema import Kind as Read
 from torch_vis.graph.types import Bools, Ints
-from torch_vis.ops.loops import Kind
+from torch_vis.ops.op_table import LoopKind
 
 LAYOUT, REDUCTION, SIZE = "view of another layout", "reduction", "loop of another size"
 MEMORY, RANDOM, PRODUCT = "memory written in place", "order of random numbers", "another matrix product"
@@ -60,11 +60,11 @@ class Reasons:
         """For reads, by rows of ``in_value``, of what an operation of another part made, the reason."""
         if self.cut.is_packed:
             return self._of_stretches(self.part[maker], self.part[reader])
-        found = self._of_kernels(rows, maker, reader)
-        self._from_others_of_the_pair(found, self.part[maker], self.part[reader])
-        left = np.flatnonzero(found == OPEN)
-        found[left] = self._by_order(self.part[maker[left]], self.part[reader[left]])
-        return found
+        reason = self._of_kernels(rows, maker, reader)
+        self._from_others_of_the_pair(reason, self.part[maker], self.part[reader])
+        left = np.flatnonzero(reason == OPEN)
+        reason[left] = self._by_order(self.part[maker[left]], self.part[reader[left]])
+        return reason
 
     # ------------------------------------------------------------ kernels
 
@@ -82,7 +82,7 @@ class Reasons:
         sums = (a.pattern >= 0) | (b.pattern >= 0)
         other_axes = (a.pattern >= 0) & (b.pattern >= 0) & (a.pattern != b.pattern)
         turned = (rel == Rel.TURNED) | (a.turned & (a.pattern >= 0)) | (b.turned & sums)
-        in_place = (rel == Rel.ORDER) | (kind[maker] == Kind.FREE) | (kind[reader] == Kind.FREE)
+        in_place = (rel == Rel.ORDER) | (kind[maker] == LoopKind.FREE) | (kind[reader] == LoopKind.FREE)
         tests = (
             graph.node_phase[maker] != graph.node_phase[reader],
             ((flow.device[maker] != flow.device[reader]) & (flow.device[reader] >= 0)) | elsewhere[reader],
@@ -90,9 +90,9 @@ class Reasons:
             custom[maker] | custom[reader],
             ((flags[maker] | flags[reader]) & Flag.OPAQUE) != 0,
             owner[maker] != owner[reader] if owner is not None else np.zeros(len(rows), dtype=bool),
-            (kind[reader] == Kind.HEAVY) & (rel != Rel.ORDER),
-            (kind[reader] == Kind.OTHER) | (kind[maker] == Kind.OTHER),
-            (kind[reader] == Kind.GATHER) & (rel != Rel.ORDER),
+            (kind[reader] == LoopKind.HEAVY) & (rel != Rel.ORDER),
+            (kind[reader] == LoopKind.OTHER) | (kind[maker] == LoopKind.OTHER),
+            (kind[reader] == LoopKind.GATHER) & (rel != Rel.ORDER),
             (rel == Rel.WINDOW) | (turned & ~fits & ~in_place),
             other_axes | (sums & (a.heavy | b.heavy)) | (sums & ~fits & ~in_place),
             ~fits & ~in_place,
@@ -106,8 +106,10 @@ class Reasons:
     def _groups(self) -> Groups:
         none = (0, -1, False, False, False)
         rows = [
-            none if one is None else (one.numel, one.pattern, one.heavy, one.draws, one.turned)
-            for one in self.cut.fused.traits
+            none
+            if traits is None
+            else (traits.numel, traits.pattern, traits.heavy, traits.draws, traits.turned)
+            for traits in self.cut.fused.traits
         ]
         numel, pattern, *marks = zip(*rows) if rows else ((),) * 5
         return Groups(
@@ -122,28 +124,30 @@ class Reasons:
         rel, spread = flow.row_rel[rows], flow.row_spread[rows]
         size = flow.numel_of_type[self.graph.value_type[flow.root[value]]]
         kept = np.array([*flow.kept, -1], dtype=np.int64)  # the last is of no pattern
-        one, same = kept[a.pattern], (size == a.numel) & (a.numel == b.numel)
+        sums, same = kept[a.pattern], (size == a.numel) & (a.numel == b.numel)
         before = (b.pattern >= 0) & (a.pattern < 0) & (size == a.numel) & (a.numel == kept[b.pattern])
-        after = (size == one) & ((a.pattern == b.pattern) | (b.numel == size))
+        after = (size == sums) & ((a.pattern == b.pattern) | (b.numel == size))
         fits = (rel == Rel.SAME) & (same | before | after)
         fits |= (rel == Rel.TURNED) & same & (a.pattern < 0) & ~a.heavy
-        fits |= (rel == Rel.SPREAD) & (size == one) & (one > 1) & (spread == a.pattern) & (a.numel == b.numel)
+        fits |= (
+            (rel == Rel.SPREAD) & (size == sums) & (sums > 1) & (spread == a.pattern) & (a.numel == b.numel)
+        )
         fits &= ~(a.turned & (a.pattern >= 0))
         return fits & ~(b.turned & ((a.pattern >= 0) | (b.pattern >= 0)))
 
-    def _from_others_of_the_pair(self, found: Ints, a: Ints, b: Ints) -> None:
+    def _from_others_of_the_pair(self, reason: Ints, a: Ints, b: Ints) -> None:
         """Where nothing speaks against a tensor, what speaks against another one between the same two parts."""
-        if not (found == OPEN).any():
+        if not (reason == OPEN).any():
             return
         edges, random = self.flow.edges, (self.graph.node_flags & Flag.RANDOM) != 0
         ordered = (edges.rel == Rel.ORDER) & ~(random[edges.source] & random[edges.target])
         after = self.part[edges.source[ordered]] * self.count + self.part[edges.target[ordered]]
         pair = a * self.count + b
-        found[(found == OPEN) & np.isin(pair, after)] = REASONS.index(MEMORY)
-        pairs, place = np.unique(pair, return_inverse=True)
+        reason[(reason == OPEN) & np.isin(pair, after)] = REASONS.index(MEMORY)
+        pairs, index = np.unique(pair, return_inverse=True)
         least = np.full(len(pairs), OPEN, dtype=np.int64)
-        np.minimum.at(least, place.reshape(-1), found)
-        np.minimum(found, least[place.reshape(-1)], out=found)
+        np.minimum.at(least, index.reshape(-1), reason)
+        np.minimum(reason, least[index.reshape(-1)], out=reason)
 
     def _by_order(self, a: Ints, b: Ints) -> Ints:
         """Of pairs of parts that could be one kernel by themselves, what the others have against it."""
@@ -154,20 +158,18 @@ class Reasons:
         has = np.flatnonzero(np.diff(start))
         first[has] = users[start[has]]
         between = (last[b] > a) & (first[a] < b)
-        found = np.where(between, REASONS.index(BETWEEN), REASONS.index(ALONG))
+        reason = np.where(between, REASONS.index(BETWEEN), REASONS.index(ALONG))
         wanted: dict[int, list[int]] = {}
-        for place in np.flatnonzero(between).tolist():
-            wanted.setdefault(int(a[place]), []).append(place)
+        for row in np.flatnonzero(between).tolist():
+            wanted.setdefault(int(a[row]), []).append(row)
         begin, listed, left = start.tolist(), users.tolist(), STEPS
         for source, places in sorted(wanted.items()):
             ends = b[places]
             reached, left = _reached(source, int(ends.max()), begin, listed, left)
-            found[[place for place, end in zip(places, ends.tolist()) if end in reached]] = REASONS.index(
-                CYCLE
-            )
+            reason[[row for row, end in zip(places, ends.tolist()) if end in reached]] = REASONS.index(CYCLE)
             if left <= 0:
                 break
-        return found
+        return reason
 
     @cached_property
     def _users(self) -> tuple[Ints, Ints]:
@@ -182,22 +184,22 @@ class Reasons:
 
     def _of_stretches(self, a: Ints, b: Ints) -> Ints:
         """What ends the stretch between neighbours; of others, a home of their own, the budget, or what is between."""
-        pairs, place = np.unique(a * self.count + b, return_inverse=True)
+        pairs, index = np.unique(a * self.count + b, return_inverse=True)
         a, b = np.divmod(pairs, max(self.count, 1))
         begins = np.array([REASONS.index(name) if name in REASONS else OPEN for name in self.cut.begins])
-        found = np.where(b == a + 1, begins[b], OPEN)
+        reason = np.where(b == a + 1, begins[b], OPEN)
         for name, column in (self.cut.homes or {}).items():
             differs = column[a] != column[b]
             if name == DEVICE:
                 differs &= (column[a] >= 0) & (column[b] >= 0)
-            found[(found == OPEN) & differs] = REASONS.index(name)
+            reason[(reason == OPEN) & differs] = REASONS.index(name)
         for name, limit in zip(Budget._fields, self.cut.budget):
-            left = np.flatnonzero(found == OPEN)
+            left = np.flatnonzero(reason == OPEN)
             if limit is not None and len(left):
                 over = self._together(name, a[left], b[left]) > limit
-                found[left[over]] = REASONS.index(FULL[name])
-        found[found == OPEN] = REASONS.index(BETWEEN)
-        return found[place.reshape(-1)]
+                reason[left[over]] = REASONS.index(FULL[name])
+        reason[reason == OPEN] = REASONS.index(BETWEEN)
+        return reason[index.reshape(-1)]
 
     def _together(self, name: str, a: Ints, b: Ints) -> Ints:
         """What pairs of parts have together of what a budget counts."""
@@ -218,10 +220,10 @@ class Reasons:
 
     @cached_property
     def _bytes(self) -> Ints:
-        found = np.zeros(self.count, dtype=np.int64)
+        total = np.zeros(self.count, dtype=np.int64)
         part, _, size = self._touched
-        np.add.at(found, part, size)
-        return found
+        np.add.at(total, part, size)
+        return total
 
     def _shared(self, a: Ints, b: Ints) -> Ints:
         """The bytes of values that both parts of each pair touch, looked up from the part that has fewer."""
@@ -235,15 +237,15 @@ class Reasons:
         at += start[fewer][pair]
         looked_for = more[pair] * width + code[at] % width
         near = np.minimum(np.searchsorted(code, looked_for), max(len(code) - 1, 0))
-        found = np.zeros(len(a), dtype=np.int64)
+        total = np.zeros(len(a), dtype=np.int64)
         both = code[near] == looked_for if len(code) else np.zeros(0, dtype=bool)
-        np.add.at(found, pair[both], size[at[both]])
-        return found
+        np.add.at(total, pair[both], size[at[both]])
+        return total
 
 
 def _reached(source: int, end: int, start: list[int], users: list[int], steps: int) -> tuple[set[int], int]:
     """The parts up to one of them that a path leads to through at least one other, and the steps that are left."""
-    found: set[int] = set()
+    reached: set[int] = set()
     waiting = [user for user in users[start[source] : start[source + 1]] if user < end]
     seen = set(waiting)
     while waiting and steps > 0:
@@ -252,11 +254,11 @@ def _reached(source: int, end: int, start: list[int], users: list[int], steps: i
             steps -= 1
             if user > end:
                 break  # they are in order
-            found.add(user)
+            reached.add(user)
             if user < end and user not in seen:
                 seen.add(user)
                 waiting.append(user)
-    return found, steps
+    return reached, steps
 
 
 WEIGHTS = (Role.PARAMETER, Role.BUFFER)
@@ -322,43 +324,43 @@ class Parts:
         part, value = np.divmod(np.unique(self.part[rows.node] * width + rows.value), width)
         size = fused.flow.bytes_of_type[graph.value_type[value]]
         maker = graph.value_producer[value]
-        made = (maker >= 0) & (self.part[np.maximum(maker, 0)] == part)
-        return part, value, size, made
+        own = (maker >= 0) & (self.part[np.maximum(maker, 0)] == part)
+        return part, value, size, own
 
     @cached_property
     def _handed_on(self) -> Bools:
         """For each value, whether another part than its maker's reads it, or somebody outside may."""
-        _, value, _, made = self._tensors
-        found: Bools = self.cut.fused.results.copy()
-        found[value[~made]] = True
-        return found
+        _, value, _, own = self._tensors
+        kept: Bools = self.cut.fused.results.copy()
+        kept[value[~own]] = True
+        return kept
 
     @cached_property
     def input_bytes(self) -> Ints:
         """What each takes from other parts and from outside, weights apart."""
-        part, value, size, made = self._tensors
-        chosen = ~made & ~self._is_weight[value]
+        part, value, size, own = self._tensors
+        chosen = ~own & ~self._is_weight[value]
         return self._sum(part[chosen], size[chosen])
 
     @cached_property
     def weight_bytes(self) -> Ints:
         """The parameters and buffers that each has to hold, whole."""
-        part, value, size, made = self._tensors
-        chosen = ~made & self._is_weight[value]
+        part, value, size, own = self._tensors
+        chosen = ~own & self._is_weight[value]
         return self._sum(part[chosen], size[chosen])
 
     @cached_property
     def output_bytes(self) -> Ints:
         """What each makes that another part or the user can look at."""
-        part, value, size, made = self._tensors
-        chosen = made & self._handed_on[value]
+        part, value, size, own = self._tensors
+        chosen = own & self._handed_on[value]
         return self._sum(part[chosen], size[chosen])
 
     @cached_property
     def internal_bytes(self) -> Ints:
         """What each makes for itself alone."""
-        part, value, size, made = self._tensors
-        chosen = made & ~self._handed_on[value]
+        part, value, size, own = self._tensors
+        chosen = own & ~self._handed_on[value]
         return self._sum(part[chosen], size[chosen])
 
     @property
@@ -371,10 +373,10 @@ class Parts:
 
         Of a table in which rows are looked up, these rows: far less than the weights that the part has to hold.
         """
-        made, again = self.cut.fused.kept(self.part, self.count)
+        inner, again = self.cut.fused.kept(self.part, self.count)
         known = self._moved.known
-        missing = np.bincount(self.part[~known], minlength=self.count) if known is not None else made * 0
-        rows = zip((self.moved_bytes - made - again).tolist(), missing.tolist())
+        missing = np.bincount(self.part[~known], minlength=self.count) if known is not None else inner * 0
+        rows = zip((self.moved_bytes - inner - again).tolist(), missing.tolist())
         return [None if unknown else size for size, unknown in rows]
 
     @cached_property
@@ -384,9 +386,9 @@ class Parts:
         return [None if missing or not size else work / size for work, size, missing in rows]
 
     def _sum(self, part: Ints, size: Ints) -> Ints:
-        found = np.zeros(self.count, dtype=np.int64)
-        np.add.at(found, part, size)
-        return found
+        total = np.zeros(self.count, dtype=np.int64)
+        np.add.at(total, part, size)
+        return total
 
     # ------------------------------------------------------------ reasons
 
@@ -421,9 +423,9 @@ class Parts:
         """The reasons of all parts on end: where each part's begin, the reason, its tensors and bytes."""
         part, _, size, reason = self.crossings
         width = len(REASONS)
-        key, place, tensors = np.unique(part * width + reason, return_inverse=True, return_counts=True)
+        key, index, tensors = np.unique(part * width + reason, return_inverse=True, return_counts=True)
         total = np.zeros(len(key), dtype=np.int64)
-        np.add.at(total, place.reshape(-1), size)
+        np.add.at(total, index.reshape(-1), size)
         order = np.lexsort((key % width, -total, key // width))
         start = np.searchsorted(key // width, np.arange(self.count + 1))
         return start.tolist(), (key % width)[order].tolist(), tensors[order].tolist(), total[order].tolist()

@@ -32,7 +32,7 @@ HELD = (
 VIEWS = "views run no kernel, so max_operations does not count them"
 
 
-class Crossing(NamedTuple):
+class Transfer(NamedTuple):
     """Tensors that a part takes from others, and why it is not one with them."""
 
     reason: str
@@ -40,7 +40,7 @@ class Crossing(NamedTuple):
     bytes: int
 
 
-class Part(NamedTuple):
+class PartRow(NamedTuple):
     """One part. ``moved_bytes`` are those that pass in and out if what is internal stays on the chip.
 
     Inputs, weights and outputs are tensors that it has to hold, whole; of a table that is looked up in, only the rows
@@ -61,7 +61,7 @@ class Part(NamedTuple):
     moved_bytes: int | None
     intensity: float | None
     reason: str
-    crossings: tuple[Crossing, ...]
+    crossings: tuple[Transfer, ...]
 
 
 class PartitionReport(Report):
@@ -98,7 +98,7 @@ class PartitionReport(Report):
         )
 
     @cached_property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[PartRow]:
         """The parts, in order."""
         graph, columns = self.graph, self.columns
         paths, ops = module_paths(graph), [short_name(call.op) for call in graph.calls]
@@ -110,15 +110,15 @@ class PartitionReport(Report):
                                              columns.internal_bytes, columns.flops, columns.uncovered)),
             columns.passing_bytes, columns.intensity, columns.cut.begins, strict=True,
         )  # fmt: skip
-        made = []
+        parts = []
         for number, (taken, given, weights, internal, flops, missing, moved, intensity, begins) in enumerate(
             rows
         ):
             members = columns.members(number).tolist()
             shown = [node for node in members if loud[node]] or members
-            crossings = tuple(Crossing(*row) for row in columns.reasons(number))
-            made.append(
-                Part(
+            crossings = tuple(Transfer(*row) for row in columns.reasons(number))
+            parts.append(
+                PartRow(
                     number=number,
                     operations=tuple(members),
                     names=tuple(names[node] for node in shown),
@@ -135,18 +135,18 @@ class PartitionReport(Report):
                     crossings=crossings,
                 )
             )
-        return made
+        return parts
 
     @cached_property
-    def boundaries(self) -> list[Crossing]:
+    def boundaries(self) -> list[Transfer]:
         """All tensors that pass from part to part, by reason, the most bytes first."""
-        found: dict[str, list[int]] = {}
+        totals: dict[str, list[int]] = {}
         for part in self.parts:
             for crossing in part.crossings:
-                total = found.setdefault(crossing.reason, [0, 0])
+                total = totals.setdefault(crossing.reason, [0, 0])
                 total[0] += crossing.tensors
                 total[1] += crossing.bytes
-        rows = [Crossing(reason, *total) for reason, total in found.items()]
+        rows = [Transfer(reason, *total) for reason, total in totals.items()]
         return sorted(rows, key=lambda row: (-row.bytes, row.reason))
 
     def facts(self) -> Mapping[str, str]:
@@ -210,15 +210,15 @@ class PartitionReport(Report):
         cuts = {field.name: long for field, long in zip(fields, longest) if field.name in ("names", "module")}
         rest = [max(long, _title(f)) for f, long in zip(fields, longest) if f.name not in cuts]
         left = width - sum(rest) - 2 * (len(fields) - 1)
-        places = {field.name: place for place, field in enumerate(listing.fields)}
+        places = {field.name: index for index, field in enumerate(listing.fields)}
         for number, (name, long) in enumerate(sorted(cuts.items(), key=lambda item: item[1])):
-            here = max(
+            limit = max(
                 min(long, left // (len(cuts) - number)), 4
             )  # what the shorter one leaves, the other has
-            left -= here
+            left -= limit
             for row, part in zip(rows, self.parts):
-                text = row[places[name]] if name == "module" else _short(part.names, here)
-                row[places[name]] = cut_text(text, here) if len(text) > here else text
+                text = row[places[name]] if name == "module" else _short(part.names, limit)
+                row[places[name]] = cut_text(text, limit) if len(text) > limit else text
         return listing._replace(rows=[*rows, *listing.rows[listing.most :]])
 
     def charts(self) -> Mapping[str, Chart]:
@@ -232,9 +232,9 @@ class PartitionReport(Report):
         largest = sorted(self.parts, key=lambda part: -sum(getattr(part, name) for name in columns.values()))
         shown = sorted(largest[:BARS], key=lambda part: part.number)
         labels = [self._label(part) for part in shown]
-        told = [f"{chained(part.names)}, cut off by: {part.reason}" for part in shown]
+        hover = [f"{chained(part.names)}, cut off by: {part.reason}" for part in shown]
         series = [
-            Series(title, labels, [getattr(part, name) for part in shown], told)
+            Series(title, labels, [getattr(part, name) for part in shown], hover)
             for title, name in columns.items()
             if any(getattr(part, name) for part in shown)
         ]
@@ -248,36 +248,36 @@ class PartitionReport(Report):
         shown = sorted(largest, key=lambda part: part.number)
         if not shown:
             return {}
-        told = [
+        hover = [
             "FLOPs per byte: not known" if part.intensity is None else f"{part.intensity:,.2f} FLOPs per byte"
             for part in shown
         ]
         moved = Series(
-            "moved", [self._label(part) for part in shown], [part.moved_bytes or 0 for part in shown], told
+            "moved", [self._label(part) for part in shown], [part.moved_bytes or 0 for part in shown], hover
         )
         title = f"Bytes that each part moves, in the order of the run{most(len(shown), len(known))}"
         return {"moved": Chart("bars", title, Axis("part"), Axis("bytes", "bytes"), [moved])}
 
-    def _label(self, part: Part) -> str:
+    def _label(self, part: PartRow) -> str:
         path = shared_path(part.modules)
         return f"{part.number}: {ends(part.names)}" + (f" in {path}" if path else "")
 
     def notes(self) -> Sequence[str]:
         """What is not covered."""
         missing = int(self.columns.uncovered.sum())
-        found = [HELD]
-        found += [VIEWS] if (self.columns.operations > self.columns.kernels).any() else []
+        notes = [HELD]
+        notes += [VIEWS] if (self.columns.operations > self.columns.kernels).any() else []
         if missing:
-            found.append(f"the FLOPs of {missing:,} operations are not known and not in the totals")
-        return found
+            notes.append(f"the FLOPs of {missing:,} operations are not known and not in the totals")
+        return notes
 
 
 def _columns(listing: Listing, names: Sequence[str]) -> Listing:
     """Some columns of a listing, in another order."""
-    places = {field.name: place for place, field in enumerate(listing.fields)}
+    places = {field.name: index for index, field in enumerate(listing.fields)}
     chosen = [places[name] for name in names]
-    rows = [[row[place] for place in chosen] for row in listing.rows]
-    return listing._replace(fields=tuple(listing.fields[place] for place in chosen), rows=rows)
+    rows = [[row[index] for index in chosen] for row in listing.rows]
+    return listing._replace(fields=tuple(listing.fields[index] for index in chosen), rows=rows)
 
 
 def _short(names: Sequence[str], wide: int) -> str:

@@ -10,6 +10,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from torch_vis.capture.compilers.interpreter import op_name
+from torch_vis.ops.schemas import schema_arguments
 
 
 class Amount(NamedTuple):
@@ -132,8 +133,7 @@ class OpCall:
         self.outs: list[Any] = list(self.out) if isinstance(self.out, (tuple, list)) else [self.out]
 
     def _names(self) -> list[str]:
-        schema = getattr(self.target, "_schema", None)
-        known = [argument.name for argument in schema.arguments] if schema is not None else []
+        known = [argument.name for argument in schema_arguments(self.target)]
         names: list[str] = []
         for position, value in enumerate(self.node.args):
             name = known[position] if position < len(known) else f"arg{position}"

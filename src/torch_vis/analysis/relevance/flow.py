@@ -11,16 +11,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from torch_vis.analysis.relevance.call import (
-    RULES,
-    Amount,
-    Given,
-    OpCall,
-    Shares,
-    magnitude,
-    signed,
-    wide,
-)
+from torch_vis.analysis.relevance.call import RULES, Amount, Given, OpCall, Shares, magnitude, signed, wide
 from torch_vis.analysis.relevance.graph_run import Values, run_graph
 from torch_vis.analysis.relevance.result import NodeRelevance, Relevance
 from torch_vis.analysis.relevance.rules import is_pointwise, pointwise
@@ -208,11 +199,7 @@ class RelevanceFlow:
         return [(call.leaves[leaf].node, 0, amount) for leaf, amount in shares.items()], rule  # type: ignore[misc]
 
     def _note(
-        self,
-        node: fx.Node,
-        amounts: dict[int, Amount],
-        shares: list[tuple[fx.Node, int, Amount]],
-        rule: str,
+        self, node: fx.Node, amounts: dict[int, Amount], shares: list[tuple[fx.Node, int, Amount]], rule: str
     ) -> None:
         received = sum(amount.sum() for amount in amounts.values())
         passed = sum(amount.sum() for _, _, amount in shares)

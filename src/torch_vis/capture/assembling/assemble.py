@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from torch_vis.capture.assembling.backward_links import find_recomputed, forward_of
 from torch_vis.capture.assembling.edges import ValueMemory, resolve_reads
 from torch_vis.capture.assembling.log import OpInputs, offsets, read_log, read_scopes, table
 from torch_vis.capture.assembling.metric_columns import memory_columns, time_columns
-from torch_vis.capture.assembling.phases import GradientReads, lift_closures, work_on_gradients
-from torch_vis.capture.assembling.tensor_owners import ByteSpan, NamedMemory, Owner, span_at, span_of
+from torch_vis.capture.assembling.phases import (
+    GradientReads,
+    find_recomputed,
+    forward_of,
+    lift_closures,
+    work_on_gradients,
+)
 from torch_vis.capture.recording.opaque_nodes import record_fill
 from torch_vis.capture.recording.recorder import FORWARD, Recorder
 from torch_vis.capture.recording.source_lines import resolve
 from torch_vis.graph.graph import Graph, GraphBuilder
+from torch_vis.graph.lifetimes import block_births
 from torch_vis.graph.metrics import Column, Metrics
-from torch_vis.graph.schema import Flag, Kind, Module, Phase, ResultRow, Role
-from torch_vis.graph.storage_births import block_births
+from torch_vis.graph.schema import Flag, Kind, Module, Phase, ResultRow, Role, TensorType
 from torch_vis.graph.tree import Tree
 from torch_vis.graph.types import Bools, Ints
+
+# a role and the number of a name
+Owner = tuple[Role, int]
 
 
 class NamedTensor(NamedTuple):
@@ -33,7 +41,7 @@ class NamedTensor(NamedTuple):
     role: Role
 
 
-class RunResult(NamedTuple):
+class ResultTensor(NamedTuple):
     """A tensor that a run leaves behind: an output, a gradient, or state that it wrote."""
 
     name: str
@@ -46,7 +54,7 @@ class RunFacts:
     """What the program knows of a run: its named tensors, its results, the paths of its modules."""
 
     named: list[NamedTensor] = field(default_factory=list)
-    results: list[RunResult] = field(default_factory=list)
+    results: list[ResultTensor] = field(default_factory=list)
     gradients: list[tuple[str, int]] = field(default_factory=list)
     """The values that were a ``.grad`` at some time, by its name."""
     paths: dict[int, str] = field(default_factory=dict)
@@ -137,7 +145,7 @@ class _Assembler:
             self._read_values()
         self.result_value = np.array(numbers, dtype=np.int64)
 
-    def _live_outputs(self) -> list[RunResult]:
+    def _live_outputs(self) -> list[ResultTensor]:
         """What a block leaves behind: tensors it made that are alive and that no forward operation went on to use."""
         escapes = np.array([info.plan.escape for info in self.rec.calls], dtype=bool)
         passing = self.rows.backward != FORWARD
@@ -159,7 +167,9 @@ class _Assembler:
         # where the block looked at everything, all that is alive counts
         outputs = outputs or alive
         outputs.sort(key=lambda pair: (self._is_by_product(*pair), pair[0]))
-        return [RunResult(f"output.{index}", "output", tensor) for index, (_, tensor) in enumerate(outputs)]
+        return [
+            ResultTensor(f"output.{index}", "output", tensor) for index, (_, tensor) in enumerate(outputs)
+        ]
 
     def _is_by_product(self, number: int, tensor: torch.Tensor) -> bool:
         """Whether a tensor came beside the first one that its operation made and has no gradient: a workspace, say.
@@ -444,3 +454,83 @@ def call_numbers(module: Ints) -> Ints:
     numbers = np.empty(len(module), dtype=np.int64)
     numbers[order] = np.arange(len(module)) - first
     return numbers
+
+
+# ---------------------------------------------------------------- whose memory it is
+
+
+class ByteSpan(NamedTuple):
+    """The first byte of a tensor in its storage and one past its last; all of it where the tensor does not say."""
+
+    start: float = 0
+    end: float = float("inf")
+
+
+def span_of(tensor: torch.Tensor) -> ByteSpan:
+    """The bytes of a tensor."""
+    try:
+        offset, shape = int(tensor.storage_offset()), tuple(tensor.shape)
+        return _span(offset, shape, tensor.stride(), tensor.element_size())
+    except (RuntimeError, NotImplementedError):
+        return ByteSpan()
+
+
+def span_at(offset: int, type_: TensorType) -> ByteSpan:
+    """The bytes of a tensor of a type at an offset.
+
+    >>> span_at(2, TensorType("float32", (2, 3), (4, 1)))
+    ByteSpan(start=8, end=36)
+    """
+    if type_.layout != "strided" or type_.itemsize is None:
+        return ByteSpan()
+    return _span(offset, type_.shape, type_.stride, type_.itemsize)
+
+
+def _span(offset: int, shape: tuple[int, ...], stride: tuple[int, ...], itemsize: int) -> ByteSpan:
+    elements = 0 if 0 in shape else 1 + sum((size - 1) * step for size, step in zip(shape, stride))
+    return ByteSpan(offset * itemsize, (offset + elements) * itemsize)
+
+
+class NamedMemory:
+    """Named tensors by the memory they lie on. Several may share one storage: recurrent layers on a GPU do.
+
+    >>> memory = NamedMemory()
+    >>> memory.add(0, ByteSpan(0, 8), (Role.PARAMETER, 1))
+    >>> memory.add(0, ByteSpan(8, 16), (Role.PARAMETER, 2))
+    >>> memory.owner(0, ByteSpan(8, 12)), memory.owner(0, ByteSpan(0, 16)), memory.owner(1, ByteSpan(0, 8))
+    ((<Role.PARAMETER: 2>, 2), None, None)
+    """
+
+    def __init__(self) -> None:
+        self._owners: dict[int, dict[ByteSpan, Owner]] = {}
+        self._sorted: dict[int, list[tuple[ByteSpan, Owner]]] = {}
+
+    @property
+    def storages(self) -> list[int]:
+        """The storages that hold a named tensor."""
+        return list(self._owners)
+
+    def storages_of(self, role: Role) -> list[int]:
+        """The storages whose first named tensor has a role."""
+        return [storage for storage, owners in self._owners.items() if next(iter(owners.values()))[0] == role]
+
+    def add(self, storage: int, span: ByteSpan, owner: Owner) -> None:
+        """Add a named tensor; of several on the same bytes the first counts."""
+        self._owners.setdefault(storage, {}).setdefault(span, owner)
+
+    def owner(self, storage: int, span: ByteSpan) -> Owner | None:
+        """The tensor that a span lies in; None where it reaches beyond one.
+
+        One that has its memory alone has all of it, however large it is in the end: it may have been resized.
+        """
+        if storage not in self._sorted:
+            self._sorted[storage] = sorted(self._owners.get(storage, {}).items(), key=lambda row: row[0])
+        rows = self._sorted[storage]
+        if len(rows) == 1:
+            return rows[0][1]
+        index = bisect_right(rows, span.start, key=lambda row: row[0].start) - 1
+        while index >= 0:
+            if span.end <= rows[index][0].end:
+                return rows[index][1]
+            index -= 1
+        return None

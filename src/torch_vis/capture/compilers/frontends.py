@@ -42,6 +42,7 @@ from torch_vis.capture.recording.recorder import Recorder, get_ident
 from torch_vis.capture.session import Capture
 from torch_vis.errors import CaptureFailed, UsageError
 from torch_vis.graph.graph import Graph
+from torch_vis.graph.record import Limit
 
 Runner = Callable[[], Any]
 
@@ -121,7 +122,8 @@ def prepare(
         if not partial:
             raise own from None
         run = as_far_as_it_goes(model, args, kwargs, own)
-        limits = (f"the model raised while {via} captured it: this is what ran of it without {via}",)
+        text = f"the model raised while {via} captured it: this is what ran of it without {via}"
+        limits = (Limit(text, kind="program"),)
     program.compile_ns = time.perf_counter_ns() - started
     return Captured(program, program_run, run, clean_up.close, limits)
 

@@ -163,7 +163,7 @@ def _computed(item: Any, node_of_buffer: Mapping[str, fx.Node | None]) -> list[f
     own = [getattr(part.node, "origin_node", None) for part in parts]
     stack = [node for node in own if node is not None]
     if len(stack) < len(own):
-        stack = list(origins)  # it is not said what a part gives
+        stack = list(origins)  # the value of a part is not known
         given = set()
     ends = set(stack)
     computed: dict[fx.Node, None] = {}

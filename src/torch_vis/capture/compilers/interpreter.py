@@ -30,6 +30,7 @@ from torch_vis.capture.recording.source_lines import OURS, TORCH, resumed
 from torch_vis.capture.session import Capture
 from torch_vis.graph.schema import Site
 from torch_vis.ops.higher_order import INTERPRETED, TABLE
+from torch_vis.ops.schemas import operator_name
 
 LINE = re.compile(r'^\s*File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
 CALL, SCOPE, SITE = 2, 3, 4  # positions in a row of the log
@@ -432,9 +433,4 @@ def target_name(node: fx.Node) -> str:
 
 def op_name(node: fx.Node) -> str:
     """An operator's name without namespace and overload."""
-    target: Any = node.target
-    if isinstance(target, torch._ops.OpOverload):
-        return str(target._schema.name.split("::")[1])
-    if isinstance(target, torch._ops.HigherOrderOperator):
-        return str(target.name())
-    return str(getattr(target, "__name__", target))
+    return operator_name(node.target)

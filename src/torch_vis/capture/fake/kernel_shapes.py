@@ -12,15 +12,18 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from torch_vis.graph.record import Limit
+
 aten = torch.ops.aten
 HALVES = (torch.bfloat16, torch.float16)
 GROUPED = (*HALVES, torch.float32)  # precisions of the kernel
 PAGE = 4096  # oneDNN starts each part of a workspace on a page
 LINE = 64  # and each row in it on a cache line
 SAMPLE = (3, 16, 300, 70)  # steps, batch, features and units that tell the parts of a workspace apart
-WORKSPACE_LIMIT = (
+WORKSPACE_LIMIT = Limit(
     "what oneDNN keeps of an LSTM for its backward pass is an estimate: the rule for its size does not hold on this "
-    "machine"
+    "machine",
+    kind="memory",
 )
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
-from torch_vis.capture.assembling.assemble import NamedTensor, RunFacts, RunResult
+from torch_vis.capture.assembling.assemble import NamedTensor, ResultTensor, RunFacts
 from torch_vis.capture.containers import named_tensors
 from torch_vis.capture.recording.recorder import Recorder, clock
 from torch_vis.capture.session import Capture, CapturedRun
@@ -183,7 +183,7 @@ class LayerCapture(Capture):
     def _named(self) -> list[NamedTensor]:
         return []  # there is no value that could have a name
 
-    def _results(self, facts: RunFacts) -> list[RunResult]:
+    def _results(self, facts: RunFacts) -> list[ResultTensor]:
         return []
 
     def finish(self) -> CapturedRun:

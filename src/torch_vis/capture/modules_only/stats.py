@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from torch_vis.capture.containers import named_tensors
 from torch_vis.capture.modules_only.recorder import ModuleBoundary, Shape, shape_of
-from torch_vis.capture.modules_only.tensor_stats import Contents, contents_of, maps_of
+from torch_vis.capture.modules_only.tensor_stats import ElementStats, contents_of, maps_of
 from torch_vis.capture.recording.module_calls import ModuleCalls
 from torch_vis.capture.recording.recorder import Recorder, clock
 
@@ -30,7 +30,7 @@ class TensorFact(NamedTuple):
     dtype: str
     device: str
     nbytes: int | None
-    contents: Contents | None = None
+    contents: ElementStats | None = None
 
 
 class CallStats(NamedTuple):
@@ -102,7 +102,7 @@ class TensorFacts(ModuleBoundary):
             dtype, device = "unknown", "unknown"
         return TensorFact(name, shape, dtype, device, nbytes, self._contents(tensor))
 
-    def _contents(self, tensor: torch.Tensor) -> Contents | None:
+    def _contents(self, tensor: torch.Tensor) -> ElementStats | None:
         if not self.contents or torch.jit.is_tracing() or _capturing(tensor):
             return None
         try:

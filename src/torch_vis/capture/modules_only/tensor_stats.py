@@ -15,7 +15,7 @@ MAPS = 16  # pictures of one tensor, at most
 MAP_SIZE = 32  # rows and columns of one picture, at most
 
 
-class Contents(NamedTuple):
+class ElementStats(NamedTuple):
     """Figures over the finite elements of a tensor, and how many elements are not finite.
 
     Of complex numbers it is the magnitudes. All figures are None where no element is finite. ``std`` is that of the
@@ -40,7 +40,7 @@ class Histogram(NamedTuple):
     counts: tuple[int, ...]
 
 
-def contents_of(tensor: torch.Tensor) -> Contents | None:
+def contents_of(tensor: torch.Tensor) -> ElementStats | None:
     """The figures of a tensor; None for one without elements to look at (meta, fake, a layout that cannot be read).
 
     Nothing of the run is disturbed: no gradient is recorded, no mode sees the operations, no random number is drawn.
@@ -56,17 +56,17 @@ def contents_of(tensor: torch.Tensor) -> Contents | None:
             return None
         total = flat.numel()
         if not total:
-            return Contents(None, None, None, None, 0, 0, 0, 0)
+            return ElementStats(None, None, None, None, 0, 0, 0, 0)
         zeros, nans, infs = total - int(torch.count_nonzero(flat)), 0, 0
         if not bool(torch.isfinite(flat.sum())):
             nans, infs = int(flat.isnan().sum()), int(flat.isinf().sum())
             flat = flat[flat.isfinite()]
             if not flat.numel():
-                return Contents(None, None, None, None, zeros, nans, infs, total)
+                return ElementStats(None, None, None, None, zeros, nans, infs, total)
         low, high = torch.aminmax(flat)
         std, mean = torch.std_mean(flat, correction=0)
         figures = (float(low), float(high), float(mean), float(std))
-        return Contents(*figures, zeros, nans, infs, total)
+        return ElementStats(*figures, zeros, nans, infs, total)
 
 
 def histogram_of(tensor: torch.Tensor, bins: int = 40) -> Histogram | None:

@@ -67,7 +67,7 @@ class CallInfo(NamedTuple):
     plan: OpPlan
 
 
-class ScopeOwner(NamedTuple):
+class ModuleEntry(NamedTuple):
     """What a scope is a call of: a module, a function, an optimizer, or the run itself."""
 
     owner: Any
@@ -98,7 +98,7 @@ class Recorder(Tensors):
         self.scopes: list[Any] = [[0, -1, clock(), 0, 0, 0]]
         # the innermost open scope, by thread
         self.current: dict[int, int] = {}
-        self.modules: list[ScopeOwner] = [ScopeOwner(None, "", "run", "run")]
+        self.modules: list[ModuleEntry] = [ModuleEntry(None, "", "run", "run")]
         self.module_numbers: dict[int, int] = {}
         self.function_scopes: dict[tuple[int, int, int], int] = {}
         # numbers of public functions among the modules
@@ -258,7 +258,7 @@ class Recorder(Tensors):
         number = self.module_numbers.get(id(owner))
         if number is None:
             number = self.module_numbers[id(owner)] = len(self.modules)
-            self.modules.append(ScopeOwner(owner, path, type_name, kind))
+            self.modules.append(ModuleEntry(owner, path, type_name, kind))
         return number
 
     # ---------------------------------------------------------------- writes

@@ -44,6 +44,7 @@ from torch_vis.capture.timing.profiler_events import (
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column, Metrics
+from torch_vis.graph.record import Limit
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.tree import Tree
 from torch_vis.graph.types import Ints
@@ -112,7 +113,8 @@ class Repeats:
             self.limits.append(
                 f"{reason}; times are those of {len(self.operations) or 'the recorded'} run(s)"
             )
-        return self._columns(metrics), tuple(self.limits), self._meta()
+        columns = self._columns(metrics)
+        return columns, tuple(Limit(text, kind="time") for text in self.limits), self._meta()
 
     # ---------------------------------------------------------------- state before and after
 
@@ -293,9 +295,7 @@ class Repeats:
         backward = np.where(rows.backward >= 0, rows.backward - self.first_number, rows.backward)
         names = [call.op.partition(".")[0] for call in self.graph.calls]
         return Pieces(
-            self._followed_scopes()[rows.scope],
-            backward,
-            [names[call] for call in rows.call.tolist()],
+            self._followed_scopes()[rows.scope], backward, [names[call] for call in rows.call.tolist()]
         )
 
     def _recorded(self) -> None:

@@ -13,6 +13,7 @@ from torch_vis.cli.models import inputs, libraries
 from torch_vis.cli.models.import_path import UsersCodeFailed, users_code
 from torch_vis.cli.parser import Parser
 from torch_vis.errors import UsageError
+from torch_vis.graph.record import Limit
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 SEEDS = 2**64  # that torch tells apart
 VIA = ("fx", "export", "dynamo", "aot")
 LOSSES = ("sum", "mean")
-FAKE = "shapes only: no numbers were computed, and the times are those of working out shapes"
+FAKE = Limit(
+    "shapes only: no numbers were computed, and the times are those of working out shapes", kind="shapes"
+)
 
 
 class Subject(NamedTuple):

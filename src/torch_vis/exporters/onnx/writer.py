@@ -20,7 +20,7 @@ from torch_vis.exporters.onnx.protos import DOMAIN, Protos, import_domains, name
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.call import short_name
 from torch_vis.graph.schema import Role
-from torch_vis.ops.schemas import Signatures, slot_names
+from torch_vis.ops.schemas import named_arguments, slot_names
 
 if TYPE_CHECKING:
     import onnx
@@ -51,7 +51,6 @@ class Writer:
         self.names = self._name_values()
         self.node_names = node_names(graph)
         self.more_node_names = Names(self.node_names)
-        self._signatures = Signatures()
         self._calls: dict[int, _Call] = {}
 
     def model(self, limits: Sequence[str], meta: Mapping[str, Any]) -> onnx.ModelProto:
@@ -232,7 +231,7 @@ class Writer:
         call = self._calls.get(number)
         if call is None:
             record = self.graph.calls[number]
-            arguments = self._signatures.arguments(record)
+            arguments = named_arguments(record)
             domain = clean(record.op.rpartition("::")[0]) or DOMAIN
             self.domains.add(domain)
             title = clean(short_name(record.op)) or "operation"

@@ -21,7 +21,8 @@ from torch_vis.errors import UsageError
 from torch_vis.graph.call import Slot, Special
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Phase, Role
-from torch_vis.replay.live_run import Entry
+from torch_vis.ops.schemas import resolve
+from torch_vis.replay.live_run import CallSignature
 from torch_vis.replay.replay import Replay, ReplayPlan, where
 from torch_vis.replay.slicing import needed_nodes
 
@@ -35,7 +36,7 @@ class Recorded(NamedTuple):
     renamed: set[str]
 
 
-def recorded(graph: Graph, held: KeptTensors, entry: Entry, output: Any) -> Recorded:
+def recorded(graph: Graph, held: KeptTensors, entry: CallSignature, output: Any) -> Recorded:
     """The code of a recorded run; raises where an operation has no form in Python."""
     writer = _RunWriter(graph, held, entry)
     renamed: set[str] = set()
@@ -69,7 +70,7 @@ def _results(output: Any, renamed: set[str]) -> dict[str, Any]:
 class _RunWriter:
     """Writes the operations of a run, one line each."""
 
-    def __init__(self, graph: Graph, held: KeptTensors, entry: Entry) -> None:
+    def __init__(self, graph: Graph, held: KeptTensors, entry: CallSignature) -> None:
         self.graph, self.entry = graph, entry
         self.plan = ReplayPlan(graph, held)
         self.replay = Replay(graph, held, self.plan)
@@ -197,9 +198,7 @@ def _operator(name: str) -> str:
 
 def _returns_many(name: str) -> bool:
     """Whether an operator gives a tuple or list, even of one."""
-    operator: Any = torch.ops
-    for part in _operator(name).split(".")[2:]:
-        operator = getattr(operator, part)
+    operator: Any = resolve(name)
     returns = operator._schema.returns
     return len(returns) != 1 or str(returns[0].type) != "Tensor"
 

@@ -264,8 +264,8 @@ class DLBacktrace:
         >>> import torch
         >>> from torch_vis import DLBacktrace
         >>> dlb = DLBacktrace(torch.nn.Linear(3, 2).eval(), (torch.ones(1, 3),))
-        >>> found = dlb.evaluation(dlb.predict(torch.ones(1, 3)), target=0)
-        >>> round(found["input"], 6), found.tensors["input"].shape
+        >>> relevance = dlb.evaluation(dlb.predict(torch.ones(1, 3)), target=0)
+        >>> round(relevance["input"], 6), relevance.tensors["input"].shape
         (1.0, torch.Size([1, 3]))
         """
         from torch_vis.analysis.relevance import relevance_of
@@ -290,8 +290,8 @@ class DLBacktrace:
         >>> import torch
         >>> from torch_vis import DLBacktrace
         >>> dlb = DLBacktrace(torch.nn.Linear(3, 2).eval(), (torch.ones(1, 3),))
-        >>> found = dlb.evaluation(dlb.predict(torch.ones(1, 3)), target=0)
-        >>> dlb.trace.metrics["relevance"][-1] == found["linear"]
+        >>> relevance = dlb.evaluation(dlb.predict(torch.ones(1, 3)), target=0)
+        >>> dlb.trace.metrics["relevance"][-1] == relevance["linear"]
         True
         """
         if self._evaluated is None:

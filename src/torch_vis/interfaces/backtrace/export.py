@@ -85,9 +85,8 @@ def export(
                 without_writes(_export(model, args, kwargs, open_sizes(model, args, kwargs))), ()
             )
         except CaptureFailed as error:
-            program = without_writes(
-                _export(model, args, kwargs, None)
-            )  # raises what is wrong, if it is not sizes
+            # This raises what is wrong, if it is not sizes.
+            program = without_writes(_export(model, args, kwargs, None))
             return ExportResult(program, (f"sizes are fixed to those of input_for_graph: {error}",))
 
 

@@ -14,6 +14,7 @@ from torch.fx.node import map_arg
 from torch_vis.analysis.relevance.graph_run import Values
 from torch_vis.capture.compilers.interpreter import op_name
 from torch_vis.errors import TensorsMissing, UsageError, missing_extra, no_match
+from torch_vis.ops.schemas import schema_arguments
 
 if TYPE_CHECKING:
     import networkx
@@ -87,8 +88,7 @@ def _hyperparameters(node: fx.Node, state: dict[fx.Node, Any]) -> dict[str, Any]
 
     An argument that another node computes while the graph runs (an open size) stands as that node's name.
     """
-    target: Any = node.target
-    schema = target._schema.arguments if isinstance(target, torch._ops.OpOverload) else ()
+    schema = schema_arguments(node.target)
     names = [argument.name for argument in schema]
     given: dict[str, Any] = {
         argument.name: argument.default_value for argument in schema if argument.has_default_value()
@@ -153,11 +153,7 @@ class NodeIO(Mapping[str, dict[str, Any]]):
     """
 
     def __init__(
-        self,
-        nodes: Mapping[str, NodeFacts],
-        values: Values,
-        output: Any,
-        kept: frozenset[str] | None,
+        self, nodes: Mapping[str, NodeFacts], values: Values, output: Any, kept: frozenset[str] | None
     ) -> None:
         self._nodes, self._values, self._kept = nodes, values, kept
         self._by_name = {node.name: node for node in values}

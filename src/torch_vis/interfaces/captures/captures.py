@@ -208,17 +208,7 @@ def _traced(
     breaks = len(program.breaks) if name in ("dynamo", "aot") else 0
     seconds = while_running if name in ("dynamo", "aot") else program.compile_ns / 1e9
     sizes = None if name == "fx" else tuple(program.ranges.values()) or _symbols(run)
-    return CaptureRow(
-        name,
-        True,
-        reason,
-        seconds,
-        len(nodes),
-        dict(counts),
-        breaks,
-        sizes,
-        difference,
-    )
+    return CaptureRow(name, True, reason, seconds, len(nodes), dict(counts), breaks, sizes, difference)
 
 
 def _kind(node: torch.fx.Node) -> str:

@@ -51,12 +51,7 @@ def main(program: str, inputs: str, result: str) -> None:
     outputs = [torch.from_numpy(np.array(out)) for out in jax.tree.leaves(lowered.compile()(weights, args))]
     operations = Counter(re.findall(r"= \"?(?:stablehlo\.)(\w+)", text))
     torch.save(
-        {
-            "seconds": seconds,
-            "starting": begun - started,
-            "operations": dict(operations),
-            "outputs": outputs,
-        },
+        {"seconds": seconds, "starting": begun - started, "operations": dict(operations), "outputs": outputs},
         result,
     )
 

@@ -18,7 +18,7 @@ from torch_vis.graph.schema import Flag, Phase, Role
 from torch_vis.graph.types import Ints
 from torch_vis.interfaces.collector import collector_paused
 from torch_vis.interfaces.tensor_ids.calls import Calls, NotedCall
-from torch_vis.ops.schemas import Signatures
+from torch_vis.ops.schemas import named_arguments
 
 Level = Literal["leaf", "outermost"]
 LEVELS = ("leaf", "outermost")
@@ -447,8 +447,7 @@ class _Arguments:
     """The literal arguments of steps, each call's worked out once."""
 
     def __init__(self, graph: Graph, steps: OperationSteps) -> None:
-        signatures = Signatures()
-        self._calls = [dict(_literals(signatures, call)) for call in graph.calls]
+        self._calls = [dict(_literals(call)) for call in graph.calls]
         self._names = [short_name(call.op) for call in graph.calls]
         self._call = graph.node_call[steps.nodes].tolist()
         bare = (np.diff(graph.in_start) == 0) | ((graph.node_flags & Flag.VIEW) != 0)
@@ -471,8 +470,8 @@ class _Arguments:
         return arguments
 
 
-def _literals(signatures: Signatures, call: Call) -> Iterator[tuple[str, Any]]:
-    for name, argument in signatures.arguments(call):
+def _literals(call: Call) -> Iterator[tuple[str, Any]]:
+    for name, argument in named_arguments(call):
         plain = _plain(argument)
         if plain is not None:
             yield name, plain

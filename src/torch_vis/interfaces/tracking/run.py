@@ -17,12 +17,16 @@ from torch_vis.capture.recording.recorder import Recorder, get_ident
 from torch_vis.capture.session import Capture, name_inputs, run_backward
 from torch_vis.capture.state import StateSnapshot
 from torch_vis.errors import NothingToDifferentiate, UsageError
+from torch_vis.graph.record import Limit
 from torch_vis.interfaces.tracking.graph import TrackingRecord
 
 SCALARS = (bool, int, float, str, type(None))
 LONGEST, LONGEST_TEXT = 16, 200  # longer sequences and texts are data, not settings
-NO_BACKWARD = "no backward pass was run: no floating output requires a gradient (frozen, or under no_grad)"
-NOT_METERED = "memory was not tracked, so the graph does not know when memory was freed"
+NO_BACKWARD = Limit(
+    "no backward pass was run: no floating output requires a gradient (frozen, or under no_grad)",
+    kind="missing",
+)
+NOT_METERED = Limit("memory was not tracked, so the graph does not know when memory was freed", kind="memory")
 
 
 class TrackingSession:
@@ -139,7 +143,10 @@ def run_once(
         capture.output = output = None
     trace = record.trace
     trace.limits += () if backward else (NO_BACKWARD,)
-    trace.limits += tuple(f"{name} was changed by the run and could not be put back" for name in state.lost)
+    trace.limits += tuple(
+        Limit(f"{name} was changed by the run and could not be put back", kind="altered")
+        for name in state.lost
+    )
     return record
 
 

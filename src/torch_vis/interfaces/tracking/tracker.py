@@ -59,11 +59,7 @@ class ComputationalGraphTracker:
     """
 
     def __init__(
-        self,
-        model: Any,
-        track_memory: bool = True,
-        track_timing: bool = True,
-        track_tensor_ops: bool = True,
+        self, model: Any, track_memory: bool = True, track_timing: bool = True, track_tensor_ops: bool = True
     ) -> None:
         _require_torch()
         if not callable(model):
@@ -90,10 +86,7 @@ class ComputationalGraphTracker:
         if self._session is not None:
             raise UsageError("tracking is on already; call stop_tracking() first")
         session = TrackingSession(
-            self.model,
-            memory=self.track_memory,
-            timing=self.track_timing,
-            operations=self.track_tensor_ops,
+            self.model, memory=self.track_memory, timing=self.track_timing, operations=self.track_tensor_ops
         )
         session.open()
         self._session = session
@@ -124,7 +117,7 @@ class ComputationalGraphTracker:
     @property
     def trace(self) -> Trace:
         """The trace behind the figures: ``print`` it, ``save`` it, draw it with ``figure``. It holds no tensors."""
-        return self._found().record.trace
+        return self._graph().record.trace
 
     @property
     def nodes(self) -> list[GraphNode]:
@@ -132,7 +125,7 @@ class ComputationalGraphTracker:
         if self._nodes is None:
             from torch_vis.interfaces.tracking.graph import nodes_of
 
-            self._nodes = nodes_of(self._found())
+            self._nodes = nodes_of(self._graph())
         return self._nodes
 
     @property
@@ -141,7 +134,7 @@ class ComputationalGraphTracker:
         if self._edges is None:
             from torch_vis.interfaces.tracking.graph import edges_of
 
-            self._edges = edges_of(self._found())
+            self._edges = edges_of(self._graph())
         return self._edges
 
     def get_graph_summary(self) -> dict[str, Any]:
@@ -158,7 +151,7 @@ class ComputationalGraphTracker:
         """
         from torch_vis.interfaces.tracking.graph import summary_of
 
-        return summary_of(self._found())
+        return summary_of(self._graph())
 
     def get_graph_data(self) -> dict[str, Any]:
         """``nodes``, ``edges``, ``summary`` and ``metadata`` as plain data that JSON can hold.
@@ -186,7 +179,7 @@ class ComputationalGraphTracker:
         }
         return {**self.trace.meta, **switches, "units": {"time": "s", "memory": "bytes"}}
 
-    def _found(self) -> TrackedGraph:
+    def _graph(self) -> TrackedGraph:
         if self._session is not None:
             raise UsageError("tracking is still on; call stop_tracking() before asking for results")
         if self._record is None:
@@ -206,7 +199,7 @@ class ComputationalGraphTracker:
         name = type(self.model).__name__
         if self._session is not None:
             return f"<tracker of {name}, tracking>"
-        return f"<tracker of {name}: {self._found().count if self._record else 'no'} nodes>"
+        return f"<tracker of {name}: {self._graph().count if self._record else 'no'} nodes>"
 
 
 def track_computational_graph_execution(
@@ -264,7 +257,7 @@ def analyze_computational_graph_execution(
     if detailed:
         from torch_vis.interfaces.tracking.graph import layers_of, performance_of
 
-        tracked, nodes = tracker._found(), tracker.nodes
+        tracked, nodes = tracker._graph(), tracker.nodes
         analysis["performance"] = performance_of(tracked, nodes)
         analysis["layer_analysis"] = layers_of(tracked, nodes)
     return analysis
@@ -289,7 +282,7 @@ def visualize_computational_graph(
     >>> type(figure).__name__
     'Figure'
     """
-    drawer(renderer)  # an unknown name is said before anything runs
+    drawer(renderer)  # an unknown name raises before anything runs
     tracker = track_computational_graph_execution(model, input_tensor)
     return tracker.trace.figure(renderer, depth=depth, color=color, phase=phase)
 
@@ -309,7 +302,7 @@ def export_computational_graph(
     >>> sorted(json.load(open(path)))
     ['edges', 'metadata', 'nodes', 'summary']
     """
-    writer(filepath, format)  # an unknown format is said before anything runs
+    writer(filepath, format)  # an unknown format raises before anything runs
     if format == "json":
         _refuse_other_ending(filepath)
     tracker = track_computational_graph_execution(model, input_tensor)

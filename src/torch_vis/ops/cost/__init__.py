@@ -1,4 +1,4 @@
-"""FLOPs, multiply-adds and bytes moved of every operation, worked out after the run from shapes and call templates.
+"""FLOPs, multiply-adds and bytes accessed of every operation, worked out after the run from shapes and call templates.
 
 ``costs(graph)`` gives the columns and ``uncovered(graph)`` lists the operators that have no formula. What is counted:
 
@@ -21,18 +21,19 @@ what numbers decide     nothing is skipped: repeated indices, padding rows, labe
 sparse, nested tensors  by the elements that they store, which the run notes; attention pads nested ones to their box.
 singular, eigenvalues   an estimate: the textbook's direct steps, and two sweeps for each value: see ``linalg``. The
                         exponential of a matrix is one too.
-``moved_bytes``         the least that must pass between kernel and memory: each byte that is needed read once, each
-                        byte that is made written once. Views move none; an expanded tensor has the bytes under it; a
-                        lookup reads the rows that it returns; an operation in place reads and writes. A tensor that
-                        is given twice (``x * x``, ``x.t() @ x``) is read once, and so is memory that two views share,
-                        unless they cross in two dimensions: see ``shared_reads``. What ``beta=0`` tells ``addmm`` to
-                        ignore is not read. Fusion and partition count in the same way, of many operations as of one.
+``moved_bytes``         bytes accessed: the least that must pass between kernel and memory. Each byte that is needed is
+                        read once, each byte of a result written once. Views access none; an expanded tensor has the
+                        bytes under it; a lookup reads the rows that it returns; an operation in place reads and writes.
+                        A tensor that is given twice (``x * x``, ``x.t() @ x``) is read once, and so is memory that two
+                        views share, unless they cross in two dimensions: see ``shared_reads``. What ``beta=0`` tells
+                        ``addmm`` to ignore is not read. Fusion and partition count in the same way, of many operations
+                        as of one.
 ======================= ==============================================================================================
 
 A row is not known where no formula covers the operation: operators of one's own, compiled code, products of two sparse
 matrices, and tensors of which nothing noted how many elements they have. Nor is it where memory has contents that no
 operation wrote (``unseen_write``): code outside of torch may have, or nobody.
-``@cost`` adds a formula, for runs that are over as well; ``covered()`` lists the names that have one.
+``@register_cost`` adds a formula, for runs that are over as well; ``covered()`` lists the names that have one.
 """
 
 from torch_vis.ops.cost import (  # noqa: F401  (importing a file registers its formulas)
@@ -55,6 +56,6 @@ from torch_vis.ops.cost import (  # noqa: F401  (importing a file registers its 
 )
 from torch_vis.ops.cost.compute import costs, uncovered
 from torch_vis.ops.cost.operation import UNKNOWN_BYTES, Cost, Operation
-from torch_vis.ops.cost.registry import cost, covered
+from torch_vis.ops.cost.registry import covered, register_cost
 
-__all__ = ["UNKNOWN_BYTES", "Cost", "Operation", "cost", "costs", "covered", "uncovered"]
+__all__ = ["UNKNOWN_BYTES", "Cost", "Operation", "costs", "covered", "register_cost", "uncovered"]

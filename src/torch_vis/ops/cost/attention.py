@@ -23,7 +23,7 @@ cost = family("attention")
 SOFTMAX = 4  # subtract the largest, exp, add up, divide
 
 
-class AttentionSizes(NamedTuple):
+class ScoreSizes(NamedTuple):
     """Batch times heads, queries, keys, and the widths of keys and of values."""
 
     rows: int
@@ -33,29 +33,27 @@ class AttentionSizes(NamedTuple):
     value_width: int
 
 
-def heads_first(q: TensorType, k: TensorType, v: TensorType) -> AttentionSizes:
+def heads_first(q: TensorType, k: TensorType, v: TensorType) -> ScoreSizes:
     """Tensors of shape (batch, heads, length, width); grouped keys are used once for every head of the queries."""
-    return AttentionSizes(prod(q.shape[:-2]), q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1])
+    return ScoreSizes(prod(q.shape[:-2]), q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1])
 
 
-def length_first(q: TensorType, k: TensorType, v: TensorType) -> AttentionSizes:
+def length_first(q: TensorType, k: TensorType, v: TensorType) -> ScoreSizes:
     """Tensors of shape (batch, length, heads, width)."""
-    return AttentionSizes(q.shape[0] * q.shape[2], q.shape[1], k.shape[1], q.shape[3], v.shape[3])
+    return ScoreSizes(q.shape[0] * q.shape[2], q.shape[1], k.shape[1], q.shape[3], v.shape[3])
 
 
-def forward(
-    op: Operation, sizes: AttentionSizes, *, bias: TensorType | None, dropout: float, lse: bool
-) -> Cost:
+def forward(op: Operation, sizes: ScoreSizes, *, bias: TensorType | None, dropout: float, lse: bool) -> Cost:
     """Scores, scale, bias, softmax, dropout and the weighted sum of values."""
     rows, queries, keys, width, value_width = sizes
     scores = rows * queries * keys
     each = 1 + SOFTMAX + adds(bias) + (2 if dropout else 0)
-    made = op.count(mac=scores * (width + value_width))
-    return made._replace(flops=made.flops + each * scores + (2 * rows * queries if lse else 0))
+    products = op.count(mac=scores * (width + value_width))
+    return products._replace(flops=products.flops + each * scores + (2 * rows * queries if lse else 0))
 
 
 def backward(
-    op: Operation, sizes: AttentionSizes, *, bias: TensorType | None, dropout: float, bias_grad: bool
+    op: Operation, sizes: ScoreSizes, *, bias: TensorType | None, dropout: float, bias_grad: bool
 ) -> Cost:
     """The scores again, then the gradients of values, scores, keys and queries.
 
@@ -65,8 +63,8 @@ def backward(
     rows, queries, keys, width, value_width = sizes
     scores = rows * queries * keys
     each = 1 + adds(bias) + 2 + 2 + 1 + (4 if dropout else 0) + int(bias_grad)
-    made = op.count(mac=scores * (3 * width + 2 * value_width))
-    return made._replace(flops=made.flops + each * scores + 2 * rows * queries * value_width)
+    products = op.count(mac=scores * (3 * width + 2 * value_width))
+    return products._replace(flops=products.flops + each * scores + 2 * rows * queries * value_width)
 
 
 def adds(bias: TensorType | None) -> int:
@@ -75,8 +73,8 @@ def adds(bias: TensorType | None) -> int:
 
 
 def _mask(op: Operation, position: int | None, name: str) -> TensorType | None:
-    found = op.arg(position, name)
-    return found if isinstance(found, TensorType) and found.numel else None
+    mask = op.arg(position, name)
+    return mask if isinstance(mask, TensorType) and mask.numel else None
 
 
 def _gives_lse(op: Operation) -> bool:

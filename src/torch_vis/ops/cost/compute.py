@@ -21,7 +21,7 @@ from torch_vis.ops.cost.operation import (
     is_sized,
     touched,
 )
-from torch_vis.ops.cost.registry import Entry, formula_of
+from torch_vis.ops.cost.registry import FormulaEntry, formula_of
 from torch_vis.ops.cost.shared_reads import is_unread, read_bytes
 from torch_vis.ops.cost.sparse import with_nested_sizes, with_sparse_sizes
 
@@ -66,8 +66,8 @@ def _worked_out(graph: Graph, stored: Column | None) -> tuple[dict[str, Column],
     nodes = np.flatnonzero(~views & ((graph.node_flags & Flag.OPAQUE) == 0) & work.has_formula)
     if len(nodes):
         group, first = work.groups(nodes)
-        found = [work.cost_of(node) for node in first.tolist()]
-        table = np.array([_row(cost) for cost in found], dtype=np.int64).reshape(-1, 4)[group]
+        costs_of_first = [work.cost_of(node) for node in first.tolist()]
+        table = np.array([_row(cost) for cost in costs_of_first], dtype=np.int64).reshape(-1, 4)[group]
         flops[nodes], macs[nodes], known[nodes] = table[:, 0], table[:, 1], table[:, 3] != 0
         given = table[:, 2] != BY_TYPE
         moved[nodes[given]], sized[nodes[given]] = table[given, 2], table[given, 2] != UNKNOWN_BYTES
@@ -101,12 +101,12 @@ def why_uncovered(graph: Graph, stored: Column | None = None) -> dict[str, str]:
     columns, failed = _worked_out(graph, stored)
     known = columns["flops"].known
     missing = [] if known is None else graph.node_call[~known].tolist()
-    found = {}
+    reasons = {}
     for op, _ in Counter(graph.calls[call].op for call in missing).most_common():
         none = formula_of(op) is None
         open_ = UNSEEN.get(op, "no formula") if none else "its formula does not cover these arguments"
-        found[op] = f"its formula failed: {failed[op]}" if op in failed else open_
-    return found
+        reasons[op] = f"its formula failed: {failed[op]}" if op in failed else open_
+    return reasons
 
 
 def _row(cost: Cost | None) -> tuple[int, int, int, int]:
@@ -134,15 +134,15 @@ def _reads(graph: Graph, values: Ints, types: list[TensorType]) -> tuple[Ints, I
     read = size.copy()
     read[rows] = read_bytes(graph, rows, size[rows], types, number[rows])
     gone = np.flatnonzero(unread | ((size > 0) & (read == 0)))
-    kinds, place = np.unique(number[gone], return_inverse=True)
-    number[gone] = len(types) + place.reshape(-1)
+    kinds, new = np.unique(number[gone], return_inverse=True)
+    number[gone] = len(types) + new.reshape(-1)
     types += [RepeatedType(*types[kind]) if is_sized(types[kind]) else types[kind] for kind in kinds.tolist()]
     return read, number
 
 
-def _bytes_by_type(graph: Graph, read: Ints, made: Ints) -> tuple[Ints, Bools]:
+def _bytes_by_type(graph: Graph, read: Ints, out_bytes: Ints) -> tuple[Ints, Bools]:
     """What every node reads and writes going by its tensors' types, and where that is known."""
-    write = np.where(_is_fresh(graph), made, 0)
+    write = np.where(_is_fresh(graph), out_bytes, 0)
     total, unknown = np.zeros(len(graph), dtype=np.int64), np.zeros(len(graph), dtype=np.int64)
     for cells, start in ((read, graph.in_start), (write, graph.out_start)):
         total += _sums(np.maximum(cells, 0), start)
@@ -155,8 +155,8 @@ def _read_by_another_name(graph: Graph) -> Bools:
     named = graph.in_slot < 0  # no argument, but the newest version of the memory that one lies in
     if not named.any():
         return named
-    place = graph.in_node * np.int64(len(graph.storage_bytes)) + graph.value_storage[graph.in_value]
-    return ~named & np.isin(place, place[named & (graph.in_kind != Kind.SHAPE)])
+    cell = graph.in_node * np.int64(len(graph.storage_bytes)) + graph.value_storage[graph.in_value]
+    return ~named & np.isin(cell, cell[named & (graph.in_kind != Kind.SHAPE)])
 
 
 def _is_fresh(graph: Graph) -> Bools:
@@ -170,8 +170,8 @@ def _fills_nothing(graph: Graph) -> Bools:
     fills = np.array([call.op == FILLED for call in graph.calls] or [False])[graph.node_call]
     if not fills.any():
         return fills
-    made = graph.storage_bytes[graph.value_storage[graph.out_value]]
-    return fills & (_sums(made, graph.out_start) == 0)
+    out_bytes = graph.storage_bytes[graph.value_storage[graph.out_value]]
+    return fills & (_sums(out_bytes, graph.out_start) == 0)
 
 
 def _sums(cells: Ints, start: Ints) -> Ints:
@@ -192,7 +192,7 @@ class _Work:
     def __init__(self, graph: Graph, in_type: Ints, out_type: Ints, types: list[TensorType]) -> None:
         self.graph = graph
         self.types = types
-        self.entries: list[Entry | None] = _entries(graph.calls)
+        self.entries: list[FormulaEntry | None] = _entries(graph.calls)
         has = np.array([entry is not None for entry in self.entries], dtype=np.bool_)
         self.has_formula = has[graph.node_call] if len(has) else np.zeros(len(graph), dtype=np.bool_)
         self.in_type, self.out_type = in_type, out_type
@@ -257,14 +257,14 @@ def _checked(cost: Cost | None) -> Cost | None:
     if not isinstance(cost, tuple) or len(cost) != len(Cost._fields):
         raise TypeError(f"the formula returned {cost!r}; return op.count(...) or Cost(flops=...)")
     flops, macs, moved = cost
-    made = Cost(index(flops), index(macs), None if moved is None else index(moved))
-    if min(made.flops, made.macs) < 0:
+    checked = Cost(index(flops), index(macs), None if moved is None else index(moved))
+    if min(checked.flops, checked.macs) < 0:
         raise ValueError(f"{cost} is negative")
-    return made
+    return checked
 
 
-def _entries(calls: tuple[Call, ...]) -> list[Entry | None]:
-    by_name: dict[str, Entry | None] = {}
+def _entries(calls: tuple[Call, ...]) -> list[FormulaEntry | None]:
+    by_name: dict[str, FormulaEntry | None] = {}
     for call in calls:
         if call.op not in by_name:
             by_name[call.op] = formula_of(call.op)
@@ -273,12 +273,12 @@ def _entries(calls: tuple[Call, ...]) -> list[Entry | None]:
 
 def _operation(call: Call, inputs: _Slots, outputs: _Slots, types: list[TensorType]) -> Operation:
     """A call with its tensors' types in their places."""
-    given = {slot: types[kind] for slot, kind in zip(*inputs)}
-    made = sorted((slot, kind) for slot, kind in zip(*outputs))
-    returned = tuple(types[kind] for slot, kind in made if slot >= 0)
-    written = tuple(types[kind] for slot, kind in reversed(made) if slot < 0)
-    args = tuple(_filled(arg, given) for arg in call.args)
-    kwargs = {name: _filled(arg, given) for name, arg in call.kwargs}
+    by_slot = {slot: types[kind] for slot, kind in zip(*inputs)}
+    rows = sorted((slot, kind) for slot, kind in zip(*outputs))
+    returned = tuple(types[kind] for slot, kind in rows if slot >= 0)
+    written = tuple(types[kind] for slot, kind in reversed(rows) if slot < 0)
+    args = tuple(_filled(arg, by_slot) for arg in call.args)
+    kwargs = {name: _filled(arg, by_slot) for name, arg in call.kwargs}
     return Operation(call.op, args, kwargs, returned, written)
 
 

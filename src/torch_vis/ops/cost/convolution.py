@@ -121,6 +121,6 @@ def _backward(
 ) -> Cost:
     macs = window_macs(x if transposed else g, weight)
     read = nbytes(g, weight if mask[0] else None, x if mask[1] else None)
-    made = nbytes(*op.outputs)
-    moved = None if read is None or made is None else read + made
+    written = nbytes(*op.outputs)
+    moved = None if read is None or written is None else read + written
     return op.count(mac=macs * (mask[0] + mask[1]), add=g.numel * mask[2], bytes=moved)

@@ -29,17 +29,17 @@ def real_to_complex(op: Operation) -> Cost:
     x, dims = op.args[0], op.args[1]
     last = x.shape[dims[-1]]
     half = x.numel // max(last, 1) * (last // 2 + 1)
-    made = _transform(x.numel, [last]) / 2 + _transform(half, [x.shape[d] for d in dims[:-1]])
-    return Cost(round(made) + (2 * op.out.numel if _is_normalised(op) else 0))
+    flops = _transform(x.numel, [last]) / 2 + _transform(half, [x.shape[d] for d in dims[:-1]])
+    return Cost(round(flops) + (2 * op.out.numel if _is_normalised(op) else 0))
 
 
 @cost(*aten("_fft_c2r"))
 def complex_to_real(op: Operation) -> Cost:
     """Along the other axes on the half that is given, along the last to real numbers."""
     x, dims = op.args[0], op.args[1]
-    made = _transform(x.numel, [x.shape[d] for d in dims[:-1]])
-    made += _transform(op.out.numel, [op.args[3]]) / 2
-    return Cost(round(made) + (op.out.numel if _is_normalised(op) else 0))
+    flops = _transform(x.numel, [x.shape[d] for d in dims[:-1]])
+    flops += _transform(op.out.numel, [op.args[3]]) / 2
+    return Cost(round(flops) + (op.out.numel if _is_normalised(op) else 0))
 
 
 def _is_normalised(op: Operation) -> bool:
@@ -66,20 +66,20 @@ def whole(op: Operation) -> Cost:
     if name in TO_REAL:
         lengths = [out.shape[d] for d in axes]
         half = out.numel // max(lengths[-1], 1) * (lengths[-1] // 2 + 1)
-        made = _transform(half, lengths[:-1]) + _transform(out.numel, lengths[-1:]) / 2
+        flops = _transform(half, lengths[:-1]) + _transform(out.numel, lengths[-1:]) / 2
     elif name in TO_COMPLEX:
         size = op.arg(1, "n" if len(axes) == 1 else "s")
         asked = (size,) if isinstance(size, int) else size
         last = asked[-1] if asked else x.shape[axes[-1]]
         rows = out.numel // max(out.shape[axes[-1]], 1)
-        made = _transform(rows * last, [last]) / 2 + _transform(out.numel, [out.shape[d] for d in axes[:-1]])
+        flops = _transform(rows * last, [last]) / 2 + _transform(out.numel, [out.shape[d] for d in axes[:-1]])
     else:
-        made = _transform(out.numel, [out.shape[d] for d in axes])
+        flops = _transform(out.numel, [out.shape[d] for d in axes])
         if name in ("fft", "ifft") and not x.dtype.startswith("complex"):
-            made /= 2
+            flops /= 2
     inverse = name.startswith("i")
     scaled = {"ortho": True, "forward": not inverse}.get(op.arg(3, "norm") or "", inverse)
-    return Cost(round(made) + (scaled and (1 if name in TO_REAL else 2) * out.numel))
+    return Cost(round(flops) + (scaled and (1 if name in TO_REAL else 2) * out.numel))
 
 
 def _axes(op: Operation, name: str) -> list[int]:

@@ -133,9 +133,7 @@ def put_count(tensor: TensorType, indices: tuple[Any, ...]) -> int | None:
     given = [index for index in indices if isinstance(index, TensorType)]
     if any(index.dtype in ("bool", "uint8") for index in given):
         return None
-    free = [
-        size for place, size in enumerate(tensor.shape) if place >= len(indices) or indices[place] is None
-    ]
+    free = [size for dim, size in enumerate(tensor.shape) if dim >= len(indices) or indices[dim] is None]
     dims = max((len(index.shape) for index in given), default=0)
     padded = [(1,) * (dims - len(index.shape)) + tuple(index.shape) for index in given]
     return prod(max(sizes) if min(sizes) else 0 for sizes in zip(*padded)) * prod(free)
@@ -202,10 +200,10 @@ def scatter(op: Operation) -> Cost | None:
     }.get(how, {})
     if how == "mean":
         work = {"add": count, "div": op.args[0].numel}
-    made = _put(op, count, (index,), adds=how is not None, **work)
-    if made.bytes is None or not isinstance(source, TensorType):
-        return made
-    return made._replace(bytes=_sum(made.bytes, _elements(source, count)))
+    written = _put(op, count, (index,), adds=how is not None, **work)
+    if written.bytes is None or not isinstance(source, TensorType):
+        return written
+    return written._replace(bytes=_sum(written.bytes, _elements(source, count)))
 
 
 @cost(*aten("index_reduce"))

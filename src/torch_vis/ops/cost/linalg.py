@@ -384,11 +384,11 @@ def eig(op: Operation) -> Cost:
         ]
         parts.append(MatrixSteps(mac=beyond_one // 6, div=n * (n - 1) // 2))
         parts.append(MatrixSteps(mac=n * n * (n + 1) // 2 + n * n, div=n * n, call=n))
-    made = _real(a, *parts)  # the results are complex either way, so that only the matrix tells
+    real = _real(a, *parts)  # the results are complex either way, so that only the matrix tells
     if _is_complex(a):
-        rest = made.flops - 2 * made.macs
-        return Cost(2 * COMPLEX_MAC * made.macs + COMPLEX_MUL * rest, COMPLEX_MAC * made.macs)
-    return made
+        rest = real.flops - 2 * real.macs
+        return Cost(2 * COMPLEX_MAC * real.macs + COMPLEX_MUL * rest, COMPLEX_MAC * real.macs)
+    return real
 
 
 @cost(*aten("linalg_pinv pinverse"))
@@ -398,9 +398,9 @@ def pinv(op: Operation) -> Cost:
     rows, columns = a.shape[-2:]
     k = min(rows, columns)
     hermitian = bool(op.arg(2, "hermitian", False))
-    found = eigh_cost(op, a, vectors=True) if hermitian else svd_cost(op, a, vectors=True)
+    values = eigh_cost(op, a, vectors=True) if hermitian else svd_cost(op, a, vectors=True)
     return together(
-        found,
+        values,
         times(op, a, MatrixSteps(mac=columns * k * rows, mul=columns * k)),
         _real(a, MatrixSteps(div=k, mul=1)),
     )

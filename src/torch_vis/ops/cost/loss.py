@@ -18,10 +18,10 @@ cost = family("reduction")
 NONE, MEAN = 0, 1  # how a loss is reduced, as the operators number it
 
 
-def _reduced(op: Operation, one: Work, n: int, reduction: int) -> Cost:
+def _reduced(op: Operation, each: Work, n: int, reduction: int) -> Cost:
     added = 0 if reduction == NONE else n
     mean = int(reduction == MEAN)
-    return op.count(add=one.add * n + added, mul=one.mul * n, div=one.div * n + mean, call=one.call * n)
+    return op.count(add=each.add * n + added, mul=each.mul * n, div=each.div * n + mean, call=each.call * n)
 
 
 def _elements(op: Operation, first: int = 0) -> int:
@@ -29,16 +29,16 @@ def _elements(op: Operation, first: int = 0) -> int:
     return max(op.args[first].numel, op.args[first + 1].numel)
 
 
-def _plain(one: Work) -> Any:
+def _plain(each: Work) -> Any:
     def formula(op: Operation) -> Cost:
-        return _reduced(op, one, _elements(op), op.arg(2, "reduction", MEAN))
+        return _reduced(op, each, _elements(op), op.arg(2, "reduction", MEAN))
 
     return formula
 
 
-def _gradient(one: Work) -> Any:
+def _gradient(each: Work) -> Any:
     def formula(op: Operation) -> Cost:
-        return _reduced(op, one, _elements(op, 1), NONE)
+        return _reduced(op, each, _elements(op, 1), NONE)
 
     return formula
 
@@ -64,8 +64,8 @@ cost("aten::soft_margin_loss_backward")(
 def binary_cross_entropy(op: Operation) -> Cost:
     """``(y - 1) log(1 - x) - y log(x)``, weighted; ``log(1 - x)`` is one function."""
     weighted = op.arg(2, "weight") is not None
-    one = Work(add=2, mul=2 + weighted, call=2)
-    return _reduced(op, one, _elements(op), op.arg(3, "reduction", MEAN))
+    each = Work(add=2, mul=2 + weighted, call=2)
+    return _reduced(op, each, _elements(op), op.arg(3, "reduction", MEAN))
 
 
 @cost(*aten("binary_cross_entropy_backward"))
@@ -79,16 +79,16 @@ def binary_cross_entropy_backward(op: Operation) -> Cost:
 def binary_cross_entropy_with_logits(op: Operation) -> Cost:
     """``(1 - y) x - k log_sigmoid(x)`` with ``k = (pos_weight - 1) y + 1`` where there is such a weight."""
     weighted, positive = op.arg(2, "weight") is not None, op.arg(3, "pos_weight") is not None
-    one = Work(add=3 + 2 * positive, mul=1 + weighted + 2 * positive, call=2)
-    return _reduced(op, one, _elements(op), op.arg(4, "reduction", MEAN))
+    each = Work(add=3 + 2 * positive, mul=1 + weighted + 2 * positive, call=2)
+    return _reduced(op, each, _elements(op), op.arg(4, "reduction", MEAN))
 
 
 @cost(*aten("kl_div"))
 def kl_div(op: Operation) -> Cost:
     """``y log(y) - y x``, or ``exp(y) (y - x)`` where the target is given as logarithms."""
     logs = op.arg(None, "log_target", False)
-    one = Work(add=1, mul=1, call=1) if logs else Work(add=1, mul=2, call=1)
-    return _reduced(op, one, _elements(op), op.arg(2, "reduction", MEAN))
+    each = Work(add=1, mul=1, call=1) if logs else Work(add=1, mul=2, call=1)
+    return _reduced(op, each, _elements(op), op.arg(2, "reduction", MEAN))
 
 
 def _picked(op: Operation, target: TensorType, weight: Any, reduction: int) -> Cost:
@@ -175,12 +175,12 @@ def multilabel_margin_backward(op: Operation) -> Cost:
     return op.count(add=4 * samples * classes**2, mul=x.numel)
 
 
-def _states(op: Operation, place: int, table: TensorType) -> tuple[int, int, int]:
+def _states(op: Operation, position: int, table: TensorType) -> tuple[int, int, int]:
     """Cells of the forward table beyond its first row, those of one row of each sequence, and sequences.
 
     Where a tensor holds the lengths, all sequences are as long as the table, which has one row per step of each.
     """
-    steps, labels = op.args[place], op.args[place + 1]
+    steps, labels = op.args[position], op.args[position + 1]
     if isinstance(steps, TensorType) or isinstance(labels, TensorType):
         count, rows, states = table.shape
         return count * max(rows - 1, 0) * states, count * states, count

@@ -62,9 +62,9 @@ def added_matrix_product(op: Operation) -> Cost | None:
 def activated_product(op: Operation) -> Cost:
     """The same with a ReLU, or a GELU, on it."""
     add, mul = _scaled_sum(op)
-    made = op.count(add=add, mul=mul, mac=op.out.numel * contracted(op.args[1]))
+    product = op.count(add=add, mul=mul, mac=op.out.numel * contracted(op.args[1]))
     activation = 5 if op.arg(None, "use_gelu", False) else 0
-    return made._replace(flops=made.flops + activation * op.out.numel)
+    return product._replace(flops=product.flops + activation * op.out.numel)
 
 
 @cost(*aten("baddbmm addbmm"))
@@ -115,10 +115,10 @@ def kron(op: Operation) -> Cost:
 @cost(*aten("linear mkldnn_linear"), any_layout=True)
 def linear(op: Operation) -> Cost | None:
     """``x @ w.T + b``, of every part if it is nested."""
-    made, bias = elements(op.out), op.arg(2, "bias")
-    if made is None or not is_sized(op.args[1]) or isinstance(op.out, SparseType):
+    elements_out, bias = elements(op.out), op.arg(2, "bias")
+    if elements_out is None or not is_sized(op.args[1]) or isinstance(op.out, SparseType):
         return None
-    return op.count(mac=made * contracted(op.args[1]), add=made if bias is not None else 0)
+    return op.count(mac=elements_out * contracted(op.args[1]), add=elements_out if bias is not None else 0)
 
 
 @cost(*aten("linear_backward mkldnn_linear_backward"))
@@ -201,17 +201,17 @@ def mixed_linear(op: Operation) -> Cost | None:
 def trilinear(op: Operation) -> Cost:
     """A sum of products of three: first what the third factor does not share is summed, then the rest."""
     i1, i2, i3, expand1, expand2, expand3, summed = op.args[:7]
-    one, two, three = _widened(i1, expand1), _widened(i2, expand2), _widened(i3, expand3)
-    both = [max(a, b) for a, b in zip(one, two)]
+    a1, a2, a3 = _widened(i1, expand1), _widened(i2, expand2), _widened(i3, expand3)
+    both = [max(a, b) for a, b in zip(a1, a2)]
     between = [1 if d in summed and d in expand3 else size for d, size in enumerate(both)]
-    whole = [max(a, b) for a, b in zip(between, three)]
+    whole = [max(a, b) for a, b in zip(between, a3)]
     return op.count(mac=prod(both) + prod(whole))
 
 
 def _widened(tensor: TensorType, places: Any) -> list[int]:
     shape = list(tensor.shape)
-    for place in sorted(places):
-        shape.insert(place, 1)
+    for position in sorted(places):
+        shape.insert(position, 1)
     return shape
 
 
@@ -219,9 +219,9 @@ def _widened(tensor: TensorType, places: Any) -> list[int]:
 def bilinear(op: Operation) -> Cost:
     """``x1 @ w`` for every output feature, then the product with ``x2``, and the bias."""
     x1, weight, bias = op.args[0], op.args[2], op.arg(3, "bias")
-    rows, (made, first, second) = prod(x1.shape[:-1]), weight.shape
+    rows, (outputs, first, second) = prod(x1.shape[:-1]), weight.shape
     added = op.out.numel if bias is not None else 0
-    return op.count(mac=rows * made * (first * second + second), add=added)
+    return op.count(mac=rows * outputs * (first * second + second), add=added)
 
 
 @cost(*aten("tensordot"))
@@ -294,12 +294,12 @@ def einsum(op: Operation) -> Cost | None:
                 for label in alone:
                     del mine[label]
         both = {**a, **{label: max(size, a.get(label, 1)) for label, size in b.items()}}
-        made = {label: size for label, size in both.items() if label in needed}
-        if len(made) < len(both):
+        joined = {label: size for label, size in both.items() if label in needed}
+        if len(joined) < len(both):
             mac += prod(both.values())
         else:
             mul += prod(both.values())
-        operands = [made, *operands] if not pairs else [*operands, made]
+        operands = [joined, *operands] if not pairs else [*operands, joined]
     if set(operands[0]) - set(wanted):
         add += prod(operands[0].values())
     return op.count(add=add, mul=mul, mac=mac)

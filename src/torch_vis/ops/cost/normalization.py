@@ -107,8 +107,8 @@ def _batch(op: Operation, *, training: bool, running: bool, channels: int | None
     weight, bias = _is_given(op.arg(1, "weight")), _is_given(op.arg(2, "bias"))
     if training:
         updates = 3 + 4 if running else 0  # (1 - m) old + m new, the variance times n / (n - 1)
-        made = normalised(channels, x.numel // max(channels, 1), weight=weight, bias=bias)
-        return Cost(made.flops + channels * updates)
+        plain = normalised(channels, x.numel // max(channels, 1), weight=weight, bias=bias)
+        return Cost(plain.flops + channels * updates)
     return Cost(x.numel * (2 + weight + bias) + FROM_VARIANCE * channels)
 
 
@@ -137,8 +137,8 @@ def batch_norm_without_update(op: Operation) -> Cost:
 def instance_norm(op: Operation) -> Cost:
     """A batch norm of every sample by itself; running statistics are averaged over the samples."""
     x, running, own = op.args[0], _is_given(op.arg(3, "running_mean")), bool(op.args[5])
-    made = _batch(op, training=own, running=running and own, channels=x.shape[0] * x.shape[1])
-    return Cost(made.flops + (2 * (x.shape[0] + 1) * x.shape[1] if running and own else 0))
+    plain = _batch(op, training=own, running=running and own, channels=x.shape[0] * x.shape[1])
+    return Cost(plain.flops + (2 * (x.shape[0] + 1) * x.shape[1] if running and own else 0))
 
 
 @cost(*aten("native_batch_norm_backward batch_norm_backward"))

@@ -17,9 +17,9 @@ PLAIN = """
     """
 
 
-def _each(one: Work) -> Formula:
+def _each(each: Work) -> Formula:
     def formula(op: Operation) -> Cost:
-        return work(op, one, _count(op))
+        return work(op, each, _count(op))
 
     return formula
 
@@ -53,8 +53,8 @@ def foreach_addcmul(op: Operation) -> Cost:
     value = op.arg(3, "value", op.kwargs.get("scalars", 1))
     scaled = sum(
         tensor.numel
-        * factor(value[place] if isinstance(value, tuple) and not isinstance(value, TensorType) else value)
-        for place, tensor in enumerate(op.args[0])
+        * factor(value[index] if isinstance(value, tuple) and not isinstance(value, TensorType) else value)
+        for index, tensor in enumerate(op.args[0])
     )
     n = _count(op)
     return op.count(add=n, mul=scaled + n * (1 - quotient), div=n * quotient)

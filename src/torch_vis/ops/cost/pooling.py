@@ -125,8 +125,8 @@ def nearest(op: Operation) -> Cost:
 
 
 def _copied(op: Operation) -> int | None:
-    source, made = nbytes(op.args[0]), nbytes(op.out)
-    return None if source is None or made is None else min(source, made) + made
+    source, written = nbytes(op.args[0]), nbytes(op.out)
+    return None if source is None or written is None else min(source, written) + written
 
 
 @cost(*aten(f"upsample_{kind}_backward" for kind in NEAREST))
@@ -187,8 +187,8 @@ def _filter_taps(size: int, wanted: int, width: int, corners: bool, factor: floa
         scale = 1 / factor if factor else size / max(wanted, 1)
     reach = width / 2 * max(scale, 1.0)
     total = 0
-    for place in range(wanted):
-        centre = scale * (place + 0.5)
+    for pixel in range(wanted):
+        centre = scale * (pixel + 0.5)
         total += min(int(centre + reach + 0.5), size) - max(int(centre - reach + 0.5), 0)
     return total
 
@@ -211,8 +211,8 @@ def _points(op: Operation, grid: TensorType, corners: bool) -> tuple[int, int, W
 
 
 def _sampled(op: Operation, grid: TensorType, channels: int, mode: int, corners: bool) -> dict[str, int]:
-    points, dims, place = _points(op, grid, corners)
-    add, mul, div = points * dims * place.add, points * dims * place.mul, points * dims * place.div
+    points, dims, each = _points(op, grid, corners)
+    add, mul, div = points * dims * each.add, points * dims * each.mul, points * dims * each.div
     if mode == BILINEAR:  # the fraction and its rest on each axis, their products, then the weighted sum
         add += points * 2 * dims + points * channels * 2**dims
         mul += points * 2**dims * (dims - 1) + points * channels * 2**dims

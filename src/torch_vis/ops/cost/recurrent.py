@@ -24,7 +24,7 @@ from torch_vis.ops.cost.registry import aten, family
 cost = family("recurrent")
 
 
-class Cell(NamedTuple):
+class RnnCell(NamedTuple):
     """Gates of a cell, and the work for one hidden unit of one step, forward and backward."""
 
     gates: int
@@ -32,15 +32,17 @@ class Cell(NamedTuple):
     backward: int
 
 
-RELU = Cell(1, 1, 0)  # one sum
-TANH = Cell(1, 2, 3)  # a sum and a tanh; g (1 - h h)
-LSTM = Cell(4, 4 + 3 * 3 + 1 + 3 + 2, 23)
-GRU = Cell(3, 2 * (1 + 3) + 3 + 3, 15)
+RELU = RnnCell(1, 1, 0)  # one sum
+TANH = RnnCell(1, 2, 3)  # a sum and a tanh; g (1 - h h)
+LSTM = RnnCell(4, 4 + 3 * 3 + 1 + 3 + 2, 23)
+GRU = RnnCell(3, 2 * (1 + 3) + 3 + 3, 15)
 MODES = (RELU, TANH, LSTM, GRU)  # as the kernels number them
 CARRIED = {RELU: 1, TANH: 1, LSTM: 1, GRU: 2}  # additions of gradients that reach a unit by several ways
 
 
-def layers(rows: int, params: Sequence[TensorType], cell: Cell, *, dropped: int = 0) -> tuple[int, int, int]:
+def layers(
+    rows: int, params: Sequence[TensorType], cell: RnnCell, *, dropped: int = 0
+) -> tuple[int, int, int]:
     """Multiply-adds, additions of biases and cell arithmetic of all layers over all steps of all sequences."""
     matrices = [each for each in params if len(each.shape) == 2]
     units = sum(each.shape[0] for each in _hidden(params)) // cell.gates
@@ -50,15 +52,15 @@ def layers(rows: int, params: Sequence[TensorType], cell: Cell, *, dropped: int 
 
 def _hidden(params: Sequence[TensorType]) -> list[TensorType]:
     """The hidden-to-hidden weights: the second matrix of each layer and direction, projections left aside."""
-    found = []
+    layers = []
     previous: TensorType | None = None
     for each in params:
         if len(each.shape) == 2 and previous is not None and previous.shape[0] == each.shape[0]:
-            found.append(each)
+            layers.append(each)
             previous = None
         elif len(each.shape) == 2:
             previous = each
-    return found
+    return layers
 
 
 def _made(op: Operation, counted: tuple[int, int, int]) -> Cost:
@@ -66,7 +68,7 @@ def _made(op: Operation, counted: tuple[int, int, int]) -> Cost:
     return op.count(mac=macs)._replace(flops=2 * macs + biases + rest)
 
 
-def _dropped(params: Sequence[TensorType], cell: Cell, num_layers: int, dropout: Any, train: bool) -> int:
+def _dropped(params: Sequence[TensorType], cell: RnnCell, num_layers: int, dropout: Any, train: bool) -> int:
     """Elements of one row that dropout between the layers passes over: the output of every layer but the last."""
     if not dropout or not train or num_layers < 2:
         return 0
@@ -108,7 +110,9 @@ def mkldnn_layer_backward(op: Operation) -> Cost:
     return _made(op, gradients(prod(op.args[0].shape[:-1]), params, MODES[op.args[14]], weights=True))
 
 
-def gradients(rows: int, params: Sequence[TensorType], cell: Cell, *, weights: bool) -> tuple[int, int, int]:
+def gradients(
+    rows: int, params: Sequence[TensorType], cell: RnnCell, *, weights: bool
+) -> tuple[int, int, int]:
     """What ``layers`` says of forward, for backward: data, and weights and biases where asked for."""
     macs, biases, _ = layers(rows, params, cell)
     units = sum(each.shape[0] for each in _hidden(params)) // cell.gates
@@ -142,7 +146,7 @@ def fused_cell(op: Operation) -> Cost:
     """The arithmetic of a cell on gates that are there already, with their biases."""
     cell = LSTM if "lstm" in op.op else GRU
     units = op.args[2].numel
-    biases = sum(op.arg(place, "") is not None for place in (3, 4))
+    biases = sum(op.arg(position, "") is not None for position in (3, 4))
     return Cost(units * (cell.forward + biases * cell.gates))
 
 

@@ -34,8 +34,8 @@ def mean(op: Operation) -> Cost:
 @cost(*aten("var std var_mean std_mean"))
 def variance(op: Operation) -> Cost:
     """The mean, then the sum of the squared differences from it, divided; the deviation is its root."""
-    n, made = op.args[0].numel, op.outputs[0].numel
-    return op.count(add=3 * n, mul=n, div=2 * made, call=made if "std" in op.op else 0)
+    n, results = op.args[0].numel, op.outputs[0].numel
+    return op.count(add=3 * n, mul=n, div=2 * results, call=results if "std" in op.op else 0)
 
 
 def norm_work(p: Any, n: int) -> dict[str, int]:
@@ -62,8 +62,8 @@ def norm(op: Operation) -> Cost:
     given = None if "frobenius" in op.op else op.arg(1, "ord", op.kwargs.get("p", 2))
     p = 2 if given is None else given
     counted = norm_work(p, op.args[0].numel)
-    made = op.out.numel * norm_root(p)
-    return op.count(**{**counted, "call": counted.get("call", 0) + made})
+    roots = op.out.numel * norm_root(p)
+    return op.count(**{**counted, "call": counted.get("call", 0) + roots})
 
 
 @cost(*aten("linalg_norm"))
@@ -94,8 +94,8 @@ def renorm(op: Operation) -> Cost:
 @cost(*aten("logsumexp special_logsumexp"))
 def logsumexp(op: Operation) -> Cost:
     """``max + log Σ exp(x - max)``."""
-    n, made = op.args[0].numel, op.out.numel
-    return op.count(add=2 * n + made, call=n + made)
+    n, results = op.args[0].numel, op.out.numel
+    return op.count(add=2 * n + results, call=n + results)
 
 
 @cost(*aten("logcumsumexp _logcumsumexp"))
@@ -153,8 +153,8 @@ def dist(op: Operation) -> Cost:
 def pairwise_distance(op: Operation) -> Cost:
     """The norm of the difference of two rows, plus eps."""
     a, b, p = op.args[0], op.args[1], op.arg(2, "p", 2.0)
-    made = _pair_work(op, op.out.numel, max(a.shape[-1], b.shape[-1]), p)
-    return made._replace(flops=made.flops + op.out.numel * max(a.shape[-1], b.shape[-1]))
+    distance = _pair_work(op, op.out.numel, max(a.shape[-1], b.shape[-1]), p)
+    return distance._replace(flops=distance.flops + op.out.numel * max(a.shape[-1], b.shape[-1]))
 
 
 def _pair_work(op: Operation, pairs: int, width: int, p: float) -> Cost:
@@ -166,8 +166,8 @@ def _pair_work(op: Operation, pairs: int, width: int, p: float) -> Cost:
 @cost(*aten("cdist _cdist_forward _pdist_forward pdist"))
 def distances(op: Operation) -> Cost:
     """The norm of the difference of every pair of rows."""
-    one = "pdist" in op.op
-    p = op.arg(1, "p", 2.0) if one else op.arg(2, "p", 2.0)
+    single = "pdist" in op.op
+    p = op.arg(1, "p", 2.0) if single else op.arg(2, "p", 2.0)
     return _pair_work(op, op.out.numel, op.args[0].shape[-1], p)
 
 
@@ -177,11 +177,11 @@ def distances_backward(op: Operation) -> Cost:
 
     With rows of one matrix among themselves, it goes into the sums of both.
     """
-    one = "_pdist" in op.op
-    pairs, width, p = op.args[0].numel, op.args[1].shape[-1], op.args[2 if one else 3]
+    single = "_pdist" in op.op
+    pairs, width, p = op.args[0].numel, op.args[1].shape[-1], op.args[2 if single else 3]
     if p == 0:
         return op.count()
-    places, sums = pairs * width, 2 if one else 1
+    places, sums = pairs * width, 2 if single else 1
     share = {1: {}, 2: {"div": places}, math.inf: {}}.get(p, {"div": places, "call": places})
     return op.count(add=places * (1 + sums), mul=places, **share)
 

@@ -11,17 +11,16 @@ from typing import NamedTuple, TypeVar
 from torch_vis.errors import UsageError, no_match
 from torch_vis.ops.cost.operation import Cost, Operation
 from torch_vis.ops.names import out_of_place
+from torch_vis.ops.op_table import KINDS
 
 Formula = Callable[[Operation], "Cost | None"]
 FormulaType = TypeVar("FormulaType", bound=Formula)
-CLOSED = (
-    "aten",
-    "prims",
-)  # namespaces to which only torch adds, so that what it does not have does not exist
+# Namespaces to which only torch adds, so that what it does not have does not exist.
+CLOSED = ("aten", "prims")
 OURS = f"{__package__}."
 
 
-class Entry(NamedTuple):
+class FormulaEntry(NamedTuple):
     """A formula, the family of its operators, and whether it takes tensors whose sizes are not all known.
 
     ``failed`` are the operators it failed for and the causes, of which one warning each is enough.
@@ -33,10 +32,12 @@ class Entry(NamedTuple):
     failed: set[tuple[str, str]]
 
 
-_FORMULAS: dict[str, Entry] = {}
+_FORMULAS: dict[str, FormulaEntry] = {}
 
 
-def cost(*ops: str, any_layout: bool = False, family: str = "other") -> Callable[[FormulaType], FormulaType]:
+def register_cost(
+    *ops: str, any_layout: bool = False, family: str = "other"
+) -> Callable[[FormulaType], FormulaType]:
     """Make the decorated function the cost formula of some operators; each operator has one.
 
     The function is called with an ``op`` for each kind of call, and returns what that call costs: ``op.count(add=…,
@@ -54,19 +55,22 @@ def cost(*ops: str, any_layout: bool = False, family: str = "other") -> Callable
     With ``any_layout=True`` the function is also asked about sparse and nested tensors; otherwise calls that
     involve one are not covered. ``family`` says which operators it takes its time like, for rooflines and latency.
 
-    >>> from torch_vis.ops.cost import Cost, cost, covered
+    >>> from torch_vis import register_cost
+    >>> from torch_vis.ops.cost import Cost, covered
     >>> if "mylib::scaled_sin" not in covered():
-    ...     @cost("mylib::scaled_sin")
+    ...     @register_cost("mylib::scaled_sin")
     ...     def scaled_sin(op):
     ...         return op.count(mul=op.out.numel, call=op.out.numel)
     >>> try:
-    ...     cost("mylib::scaled_sin")(lambda op: Cost(flops=0))
+    ...     register_cost("mylib::scaled_sin")(lambda op: Cost(flops=0))
     ... except ValueError as error:
     ...     print(str(error)[:46])
     'mylib::scaled_sin' already has a cost formula
     """
+    if family not in KINDS:
+        raise no_match("family of operators", family, KINDS)
     if not ops or not all(isinstance(op, str) for op in ops):
-        raise UsageError('cost takes the names of operators: @cost("aten::mm")')
+        raise UsageError('register_cost takes the names of operators: @register_cost("aten::mm")')
     for op in ops:
         if not all(op.partition("::")):
             raise UsageError(f"{op!r} names no operator; write it with its namespace, as in 'aten::mm'")
@@ -74,26 +78,27 @@ def cost(*ops: str, any_layout: bool = False, family: str = "other") -> Callable
     def register(formula: FormulaType) -> FormulaType:
         if not callable(formula):
             raise UsageError(
-                f"a cost formula is a function of the operation, not {formula!r}; write it below @cost({ops[0]!r})"
+                f"a cost formula is a function of the operation, not {formula!r}; "
+                f"write it below @register_cost({ops[0]!r})"
             )
-        taken = [op for op in ops if op in _FORMULAS]
-        if taken:
-            owner = _FORMULAS[taken[0]].formula
-            raise UsageError(f"{taken[0]!r} already has a cost formula: {_describe(owner)}")
+        known = [op for op in ops if op in _FORMULAS]
+        if known:
+            owner = _FORMULAS[known[0]].formula
+            raise UsageError(f"{known[0]!r} already has a cost formula: {_describe(owner)}")
         if len(set(ops)) < len(ops):
-            raise UsageError(f"an operator is named twice in cost({', '.join(map(repr, ops))})")
+            raise UsageError(f"an operator is named twice in register_cost({', '.join(map(repr, ops))})")
         if not str(getattr(formula, "__module__", "")).startswith(OURS):  # a test holds our own names
             for op in ops:
                 _require_operator(op)
-        _FORMULAS.update(dict.fromkeys(ops, Entry(formula, family, any_layout, set())))
+        _FORMULAS.update(dict.fromkeys(ops, FormulaEntry(formula, family, any_layout, set())))
         return formula
 
     return register
 
 
 def family(name: str) -> Callable[..., Callable[[FormulaType], FormulaType]]:
-    """The decorator ``cost`` for operators of one family: what the files of formulas begin with."""
-    return functools.partial(cost, family=name)
+    """``register_cost`` for operators of one family: the ``cost`` that every file of formulas begins with."""
+    return functools.partial(register_cost, family=name)
 
 
 def _require_operator(op: str) -> None:
@@ -133,7 +138,7 @@ def prims(names: str) -> tuple[str, ...]:
     return tuple(f"prims::{name}" for name in names.split())
 
 
-def formula_of(op: str) -> Entry | None:
+def formula_of(op: str) -> FormulaEntry | None:
     """The formula that covers an operator given by its name with overload, or None.
 
     >>> formula_of("aten::mm.out") is formula_of("aten::mm"), formula_of("aten::no_such")
@@ -147,7 +152,7 @@ def formula_of(op: str) -> Entry | None:
 
 
 def version() -> int:
-    """A number that is another one once there are more formulas: what was worked out before is then out of date."""
+    """A number that changes with every new formula: costs that were worked out before are then out of date."""
     return len(_FORMULAS)  # none is ever taken away
 
 

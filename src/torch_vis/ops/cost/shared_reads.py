@@ -53,12 +53,12 @@ class Regions(NamedTuple):
 def regions(types: Sequence[TensorType]) -> Regions:
     """The bytes that a tensor of each type has, counted from its first."""
     numbers: dict[object, int] = {}
-    found = []
-    for place, type_ in enumerate(types):
+    rows_of_types = []
+    for index, type_ in enumerate(types):
         rows, pitch, length, extent, key = _region(type_)
-        number = numbers.setdefault(("type", place) if key is None else key, len(numbers))
-        found.append((number, rows, pitch, length, extent, type_.itemsize or 1))
-    return Regions(*np.array(found, dtype=np.int64).reshape(-1, 6).T)
+        number = numbers.setdefault(("type", index) if key is None else key, len(numbers))
+        rows_of_types.append((number, rows, pitch, length, extent, type_.itemsize or 1))
+    return Regions(*np.array(rows_of_types, dtype=np.int64).reshape(-1, 6).T)
 
 
 def _region(type_: TensorType) -> tuple[int, int, int, int, object]:
@@ -89,13 +89,13 @@ def unread_slots(calls: Sequence[Call]) -> Ints:
     >>> unread_slots([Call("aten::addmm", (Slot(0), Slot(1), Slot(2)), (("beta", 0),))]).tolist()
     [0]
     """
-    found = np.full(len(calls), -1, dtype=np.int64)
-    for place, call in enumerate(calls):
+    slots = np.full(len(calls), -1, dtype=np.int64)
+    for index, call in enumerate(calls):
         if call.op.startswith("aten::") and plain_name(call.op) in SCALED:
             beta, first = dict(call.kwargs).get("beta", 1), call.args[0] if call.args else None
             if type(beta) in (int, float, bool) and beta == 0 and type(first) is Slot:
-                found[place] = first.number
-    return found
+                slots[index] = first.number
+    return slots
 
 
 def is_unread(graph: Graph) -> Bools:
@@ -117,11 +117,11 @@ def read_bytes(graph: Graph, rows: Ints, size: Ints, types: Sequence[TensorType]
     """
     tables = [0 if call.op.partition(".")[0] in LOOKUPS else -1 for call in graph.calls]
     whole = np.flatnonzero(~_is_slot(graph, np.array(tables, dtype=np.int64))[rows])
-    chosen, found = rows[whole], size.copy()
+    chosen, fresh = rows[whole], size.copy()
     block = graph.in_node[chosen] * np.int64(len(graph.storage_bytes))
     block += graph.value_storage[graph.in_value[chosen]]
-    found[whole] = fresh_bytes(graph, chosen, size[whole], types, number[whole], block)
-    return found
+    fresh[whole] = fresh_bytes(graph, chosen, size[whole], types, number[whole], block)
+    return fresh
 
 
 def fresh_bytes(
@@ -132,25 +132,25 @@ def fresh_bytes(
     ``size`` are all that each has, ``number`` is its type among ``types``. An owner is a kernel, or a group of them,
     together with one block of memory.
     """
-    found = size.copy()
+    fresh = size.copy()
     together = np.flatnonzero(_is_repeated(owner) & (size > 0))
     if not len(together):
-        return found
+        return fresh
     table = regions(types)
     value, kind = graph.in_value[rows[together]], number[together]
     start = graph.value_offset[value] * table.itemsize[kind]
     _, group = np.unique(owner[together], return_inverse=True)
     group = group.reshape(-1)
     order = np.lexsort((together, start, table.key[kind], group))
-    again = np.zeros(len(order), dtype=np.bool_)
+    repeated = np.zeros(len(order), dtype=np.bool_)
     same = [np.diff(column[order]) == 0 for column in (group, table.key[kind], start)]
-    again[order[1:]] = same[0] & same[1] & same[2]
-    found[together[again]] = 0
-    left = np.flatnonzero(~again)
+    repeated[order[1:]] = same[0] & same[1] & same[2]
+    fresh[together[repeated]] = 0
+    left = np.flatnonzero(~repeated)
     left = left[_is_repeated(group[left])]
     if len(left):
-        found[together[left]] = _union(group[left], start[left], found[together[left]], table, kind[left])
-    return found
+        fresh[together[left]] = _union(group[left], start[left], fresh[together[left]], table, kind[left])
+    return fresh
 
 
 def _is_repeated(owner: Ints) -> Bools:
@@ -159,47 +159,47 @@ def _is_repeated(owner: Ints) -> Bools:
         return np.zeros(0, dtype=np.bool_)
     order = np.argsort(owner, kind="stable")
     same = np.diff(owner[order]) == 0
-    found = np.zeros(len(owner), dtype=np.bool_)
-    found[order[1:]] = same
-    found[order[:-1]] |= same
-    return found
+    repeated = np.zeros(len(owner), dtype=np.bool_)
+    repeated[order[1:]] = same
+    repeated[order[:-1]] |= same
+    return repeated
 
 
 def _union(group: Ints, start: Ints, size: Ints, table: Regions, kind: Ints) -> Ints:
     """The sizes without what an earlier region of the same group has; no two are equal."""
     rows, pitch, length, extent = (column[kind] for column in table[1:5])
-    found = size.copy()
+    fresh = size.copy()
     whole, rest = np.flatnonzero(rows == 1), np.flatnonzero(rows != 1)
-    found[whole], covered = _stretches(group[whole], start[whole], start[whole] + length[whole])
+    fresh[whole], covered = _stretches(group[whole], start[whole], start[whole] + length[whole])
     hidden = covered(group[rest], start[rest], start[rest] + extent[rest]) & (extent[rest] > 0)
-    found[rest[hidden]] = 0
+    fresh[rest[hidden]] = 0
     sliced = rest[~hidden & (rows[rest] > 1)]
     _, plane = np.unique(np.stack([group[sliced], pitch[sliced]]), axis=1, return_inverse=True)
     several = _is_repeated(plane.reshape(-1))
     sliced, plane = sliced[several], plane.reshape(-1)[several]
     if len(sliced):
-        found[sliced] = _sliced(plane, *(column[sliced] for column in (start, rows, pitch, length, size)))
-    return found
+        fresh[sliced] = _sliced(plane, *(column[sliced] for column in (start, rows, pitch, length, size)))
+    return fresh
 
 
 def _sliced(plane: Ints, start: Ints, rows: Ints, pitch: Ints, length: Ints, size: Ints) -> Ints:
     """The same for rows of stretches that lie in one plane, if they differ along one of its axes alone."""
-    found, count = size.copy(), int(plane.max()) + 1
+    fresh, count = size.copy(), int(plane.max()) + 1
     row, column = np.divmod(start - _least(start, plane, count)[plane], pitch)
     fits = _all(column + length <= pitch, plane, count)
     across = fits & _alike(row, plane, count) & _alike(rows, plane, count)
     along = fits & ~across & _alike(column, plane, count) & _alike(length, plane, count)
     for chosen, begin, extent, each in ((across, column, length, rows), (along, row, rows, length)):
-        here = np.flatnonzero(chosen[plane])
-        ends = begin[here] + extent[here]
-        found[here] = _stretches(plane[here], begin[here], ends)[0] * each[here]
-    return found
+        chosen_rows = np.flatnonzero(chosen[plane])
+        ends = begin[chosen_rows] + extent[chosen_rows]
+        fresh[chosen_rows] = _stretches(plane[chosen_rows], begin[chosen_rows], ends)[0] * each[chosen_rows]
+    return fresh
 
 
 def _least(values: Ints, group: Ints, count: int) -> Ints:
-    found = np.full(count, np.iinfo(np.int64).max)
-    np.minimum.at(found, group, values)
-    return found
+    least = np.full(count, np.iinfo(np.int64).max)
+    np.minimum.at(least, group, values)
+    return least
 
 
 def _all(holds: Bools, group: Ints, count: int) -> Bools:

@@ -95,13 +95,13 @@ def _stored(graph: Graph, sparse: Bools, given: Column | None) -> dict[int, int]
         noted = is_sparse if given.known is None else is_sparse & given.known
         known = {value: int(given.values[value]) for value in np.flatnonzero(noted).tolist()}
     for node in _around(graph, is_sparse):
-        taken = [value.index for value in node.inputs if is_sparse[value.index]]
-        made = [value.index for value in node.outputs if is_sparse[value.index]]
+        operands = [value.index for value in node.inputs if is_sparse[value.index]]
+        results = [value.index for value in node.outputs if is_sparse[value.index]]
         if node.call.op in KEEPERS or node.op in KEEPERS:
-            if taken and made and (len(taken) == 1 or node.op == "aten::sparse_mask"):
-                parent[made[0]] = taken[-1]
+            if operands and results and (len(operands) == 1 or node.op == "aten::sparse_mask"):
+                parent[results[0]] = operands[-1]
             continue
-        whole, part = (made, node.inputs[-1:]) if node.op in MAKERS else (taken, node.outputs[:1])
+        whole, part = (results, node.inputs[-1:]) if node.op in MAKERS else (operands, node.outputs[:1])
         if (node.op in MAKERS or node.op in READERS) and whole and part and len(part[0].shape) == 1:
             known[whole[0]] = part[0].shape[0]
     root = follow(parent).tolist()
@@ -113,8 +113,8 @@ def _stored(graph: Graph, sparse: Bools, given: Column | None) -> dict[int, int]
 
 def _around(graph: Graph, is_sparse: Bools) -> Iterator[Node]:
     """The operations that take or make a sparse tensor."""
-    found = np.concatenate([graph.in_node[is_sparse[graph.in_value]], graph.value_producer[is_sparse]])
-    for index in np.unique(found[found >= 0]).tolist():
+    nodes = np.concatenate([graph.in_node[is_sparse[graph.in_value]], graph.value_producer[is_sparse]])
+    for index in np.unique(nodes[nodes >= 0]).tolist():
         yield graph.nodes[index]
 
 
@@ -160,23 +160,23 @@ def with_nested_sizes(
 
 def _boxes(graph: Graph, nested: set[int]) -> dict[int, Box]:
     """Parts and longest part by value, as far as what made them tells."""
-    found: dict[int, Box] = {}
+    boxes: dict[int, Box] = {}
     producers = {int(graph.value_producer[value]) for value in nested}
     for index in sorted(producers):
         if index >= 0:
             node = graph.nodes[index]
-            box = _box_made(node, found)
+            box = _box_made(node, boxes)
             if box is not None:
-                found.update(dict.fromkeys((out.index for out in node.outputs if out.index in nested), box))
-    return found
+                boxes.update(dict.fromkeys((out.index for out in node.outputs if out.index in nested), box))
+    return boxes
 
 
-def _box_made(node: Node, found: dict[int, Box]) -> Box | None:
+def _box_made(node: Node, boxes: dict[int, Box]) -> Box | None:
     name = node.op.partition(".")[0]
-    given = node.inputs
-    if name in NESTED_KEEPERS and given:
-        return found.get(given[0].index)
-    shapes = [tuple(value.shape) for value in given]
+    inputs = node.inputs
+    if name in NESTED_KEEPERS and inputs:
+        return boxes.get(inputs[0].index)
+    shapes = [tuple(value.shape) for value in inputs]
     if name in FROM_BOX and shapes and len(shapes[0]) > 1:
         return shapes[0][0], shapes[0][1]
     if name in FROM_LIST and shapes and all(shapes):

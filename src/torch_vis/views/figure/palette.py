@@ -12,7 +12,7 @@ from torch_vis.errors import UsageError, no_match
 from torch_vis.graph import Metrics
 from torch_vis.graph.call import short_name
 from torch_vis.graph.text import count, duration, many, size
-from torch_vis.ops.figure_families import FAMILIES, OTHER, family
+from torch_vis.ops.families import FIGURE_FAMILIES, OTHER_FIGURE, figure_family
 from torch_vis.views.figure.diagram import Diagram
 from torch_vis.views.figure.tree import FigureItem
 
@@ -32,7 +32,7 @@ FILLS = {
     "reduction": "#f6c794",
     "memory": "#e9e6e1",
     "compiled": "#c9c9c9",
-    OTHER: "#d6e0ea",
+    OTHER_FIGURE: "#d6e0ea",
     MODULE: "#fbfbfc",
 }
 HEAT = ("#fff5eb", "#fdd9b5", "#fdae6b", "#f16913", "#b63b02", "#6e2403")
@@ -106,14 +106,18 @@ class Colors:
         graph = self.drawn.graph
         nodes = self.drawn.item_nodes[column][item.number]
         if item.kind == "operation":
-            return family(short_name(graph.calls[graph.node_call[nodes[0]]].op)) if len(nodes) else OTHER
+            return (
+                figure_family(short_name(graph.calls[graph.node_call[nodes[0]]].op))
+                if len(nodes)
+                else OTHER_FIGURE
+            )
         if item.kind == "module" and len(nodes) and _is_whole(graph, item, nodes):
-            named = family(item.type.lower())  # an RMSNorm is one, whatever operations it is made of
-            if named not in (OTHER, "memory", "reduction"):
+            named = figure_family(item.type.lower())  # an RMSNorm is one, whatever operations it is made of
+            if named not in (OTHER_FIGURE, "memory", "reduction"):
                 return named
             names = {short_name(graph.calls[call].op) for call in np.unique(graph.node_call[nodes])}
-            families = {family(name) for name in names}
-            return next((name for name in FAMILIES if name in families), OTHER)
+            families = {figure_family(name) for name in names}
+            return next((name for name in FIGURE_FAMILIES if name in families), OTHER_FIGURE)
         return MODULE
 
     def total(self, metric: str, column: int, item: FigureItem) -> float | None:

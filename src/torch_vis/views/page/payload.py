@@ -12,10 +12,12 @@ from torch_vis.graph.call import short_name
 from torch_vis.graph.flow import parameters_used
 from torch_vis.graph.io.codec import pack
 from torch_vis.graph.io.tables_json import tables_to_plain
+from torch_vis.graph.lifetimes import MemoryByUse
 from torch_vis.graph.record import Run
 from torch_vis.graph.repeats import Elements, folds
 from torch_vis.graph.schema import COLUMNS
-from torch_vis.ops.figure_families import family
+from torch_vis.ops.families import figure_family
+from torch_vis.ops.schemas import argument_names
 from torch_vis.views.page.memory import memory_columns
 from torch_vis.views.page.source import source_lines
 
@@ -27,11 +29,13 @@ def payload(
     run: Run,
     *,
     recomputed: Any = None,
+    memory: MemoryByUse | None = None,
     **more: Any,
 ) -> tuple[dict[str, Any], str]:
     """The page's tables as JSON data, and its columns as text; ``more`` goes into the tables.
 
-    ``recomputed`` says which calls backward ran again, where the graph was put together and cannot be asked.
+    ``recomputed`` says which calls backward ran again, and ``memory`` what memory is for, where the graph was put
+    together and cannot be asked.
     """
     graph, metrics = run.graph, run.metrics
     columns = {name: getattr(graph, name) for name in COLUMNS if name not in DERIVED}
@@ -46,12 +50,15 @@ def payload(
         columns[f"metric:{name}"] = column.values
         if column.known is not None:
             columns[f"known:{name}"] = column.known
-    uses, lines = memory_columns(graph, metrics)
+    if memory is None and run.lifetimes is not None:
+        memory = run.lifetimes.by_use
+    uses, lines = memory_columns(graph, memory)
     status = metrics["difference"].values if "difference" in metrics else None
     directory, text = pack({**columns, **lines, **fold_columns(graph, again, status)})
     tables = tables_to_plain(graph)
     tables["sources"] = source_lines(graph.sites)  # type: ignore[assignment]
     names = [short_name(call.op) for call in graph.calls]
+    ops = dict.fromkeys(call.op for call in graph.calls)
     return {
         "version": VERSION,
         "directory": directory,
@@ -59,9 +66,9 @@ def payload(
         "uses": uses,
         "limits": list(run.limits),
         "meta": plain_meta(run.meta),
-        "families": {name: family(name) for name in names},
-        "class_families": {module.type: family(module.type.lower()) for module in graph.modules},
-        "arguments": _argument_names({call.op for call in graph.calls}),
+        "families": {name: figure_family(name) for name in names},
+        "class_families": {module.type: figure_family(module.type.lower()) for module in graph.modules},
+        "arguments": {op: list(known) for op in ops if (known := argument_names(op)) is not None},
         "tables": tables,
         **more,
     }, text
@@ -101,21 +108,3 @@ def plain_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, (str, int, float, bool, list, tuple))
-
-
-def _argument_names(operators: set[str]) -> dict[str, list[str]]:
-    """What each operator calls its arguments, where torch is there to say so."""
-    try:
-        import torch
-    except ImportError:
-        return {}
-    found = {}
-    for operator in operators:
-        space, _, name = operator.partition("::")
-        name, _, overload = name.partition(".")
-        try:
-            schema = getattr(getattr(getattr(torch.ops, space), name), overload or "default")._schema
-        except (AttributeError, RuntimeError):  # a custom operator that is not registered here
-            continue
-        found[operator] = [argument.name for argument in schema.arguments]
-    return found

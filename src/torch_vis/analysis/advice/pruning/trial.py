@@ -29,12 +29,12 @@ from torch_vis.analysis.advice.pruning.surgery import (
     zeroed,
 )
 from torch_vis.analysis.compare.numeric.tensor_distance import Distance, distance_of
-from torch_vis.analysis.gradients.nonfinite import left_out
+from torch_vis.analysis.gradients.nan_origin import left_out
 from torch_vis.analysis.machine.hardware import find_hardware
 from torch_vis.api import trace
 from torch_vis.capture.state import modes_kept
 from torch_vis.errors import UsageError
-from torch_vis.replay.perturb import stirred
+from torch_vis.replay.perturb import perturbed
 
 # how many times more than rounding an output has to move for a comparison to tell right from wrong
 SEEN = 10
@@ -120,7 +120,7 @@ class ReferenceModel:
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.is_floating_point() and parameter.numel():
-                    parameter.copy_(stirred(parameter, generator))
+                    parameter.copy_(perturbed(parameter, generator))
         try:
             reference = ReferenceModel(model, self.args, self.kwargs)
         # whatever the user's forward raises with numbers that it does not expect
@@ -334,7 +334,7 @@ class PruningTrials:
             return {}
         with unfused(), torch.no_grad():
             traced = trace(self.model, *self.args, kwargs=self.kwargs)
-        return left_out(traced, self.own.nonfinite, self.own.elements, BLIND)
+        return left_out(traced.graph, traced.kept, self.own.nonfinite, self.own.elements, BLIND)
 
     # ---------------------------------------------------------------- cutting
 

@@ -27,7 +27,7 @@ from torch_vis.analysis.advice.quantization.rounding import (
     sqnr,
     weight_uses,
 )
-from torch_vis.analysis.gradients.nonfinite import left_out
+from torch_vis.analysis.gradients.nan_origin import left_out
 from torch_vis.analysis.machine.datasheet_efficiency import DatasheetModel
 from torch_vis.analysis.machine.features import Workload, workload
 from torch_vis.analysis.machine.hardware import Hardware
@@ -37,7 +37,7 @@ from torch_vis.graph.types import Floats, Ints
 from torch_vis.ops.families import KINDS, REAL_DTYPES, kind_of
 from torch_vis.progress import progress
 from torch_vis.replay.replay import quiet
-from torch_vis.replay.stepper import Watched
+from torch_vis.replay.stepper import Stepper
 
 MULTIPLY = frozenset({"matmul", "convolution", "recurrent", "attention"})
 # dB that the output keeps with other numbers in a weight, from which on it does not depend on it
@@ -127,7 +127,9 @@ class QuantizationExperiment:
         self.exact = self.run.outputs() if effect else []
         """The floating outputs without any rounding; none where they are not looked at."""
         nonfinite = sum(int((~torch.isfinite(tensor)).sum()) for tensor in self.exact)
-        self.left_out = left_out(traced, nonfinite, sum(tensor.numel() for tensor in self.exact), BLIND)
+        self.left_out = left_out(
+            traced.graph, traced.kept, nonfinite, sum(tensor.numel() for tensor in self.exact), BLIND
+        )
         """How many elements of inputs, parameters and output are NaN or infinite without any rounding."""
 
     def _encodings(self) -> dict[WeightAndFormat, WeightFormat]:
@@ -147,7 +149,7 @@ class QuantizationExperiment:
         # one of a node's weights has the activations
         by_node = {use.node: use for use in self.uses if use.activations}
         worst_db: dict[WeightAndFormat, float | None] = {}
-        stepper = Watched(self.traced.graph, self.traced.kept)
+        stepper = Stepper(self.traced.graph, self.traced.kept)
         with quiet(stepper.plan.generators):
             for node in stepper.steps():
                 use = by_node.get(node)

@@ -14,7 +14,7 @@ from torch_vis.analysis.advice.quantization.channels import Channels
 from torch_vis.capture.kept_tensors import KeptTensors, copy_of
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Role
-from torch_vis.replay.perturb import stirred
+from torch_vis.replay.perturb import perturbed
 from torch_vis.replay.replay import Replay, ReplayPlan
 from torch_vis.replay.slicing import needed_nodes
 from torch_vis.replay.stepper import ready
@@ -178,7 +178,7 @@ class Perturbation:
 
     def rounded(self, weight: torch.Tensor) -> torch.Tensor:
         """The weight with random numbers mixed in, the same ones every time."""
-        return stirred(weight, torch.Generator().manual_seed(0))
+        return perturbed(weight, torch.Generator().manual_seed(0))
 
 
 class WeightUse(NamedTuple):

@@ -31,7 +31,7 @@ from torch_vis.errors import CheckFailed
 from torch_vis.graph.schema import Flag, Kind
 from torch_vis.ops.names import common_name
 from torch_vis.replay.replay import quiet
-from torch_vis.replay.stepper import Watched
+from torch_vis.replay.stepper import Stepper
 
 # A relative difference of what these return follows from the absolute difference of their arguments.
 EXPONENTIALS = frozenset({"exp", "exp2", "expm1", "softmax", "safe_softmax", "sigmoid"})
@@ -169,9 +169,9 @@ def local_differences(a: GraphAndTensors, b: GraphAndTensors, runs: SideBySide) 
     suspects = {row.other: row for row in runs.suspects() if row.node < parted}
     if not suspects:
         return {}
-    second = _SubstitutedRun(Watched(*b), paired, suspects)
+    second = _SubstitutedRun(Stepper(*b), paired, suspects)
     first = _FirstRun(
-        Watched(*a), paired, list(suspects.values()), {second.to_a[other] for other in second.wanted}
+        Stepper(*a), paired, list(suspects.values()), {second.to_a[other] for other in second.wanted}
     )
     differences: dict[int, LocalDifference] = {}
     with quiet({*first.run.plan.generators, *second.run.plan.generators}):
@@ -226,7 +226,7 @@ class _FirstRun:
     """The replay of ``a``, as far as it is needed; what it computes too early is kept until it is asked for."""
 
     def __init__(
-        self, run: Watched, paired: PairedInputs, suspects: Sequence[Suspect], wanted: set[int]
+        self, run: Stepper, paired: PairedInputs, suspects: Sequence[Suspect], wanted: set[int]
     ) -> None:
         self.run, self.paired, self.wanted = run, paired, wanted
         self.inputs: dict[int, Tensors] = {}
@@ -268,7 +268,7 @@ class _SubstitutedRun:
     is not known what they would hold.
     """
 
-    def __init__(self, run: Watched, paired: PairedInputs, suspects: Collection[int]) -> None:
+    def __init__(self, run: Stepper, paired: PairedInputs, suspects: Collection[int]) -> None:
         self.run, self.paired, self.graph = run, paired, run.graph
         self.to_a: list[int] = paired.wiring.to_a.tolist()
         self.unknown: set[int] = set()
@@ -299,7 +299,7 @@ class _SubstitutedRun:
         except CheckFailed:
             return None
 
-    def substitute_outside(self, first: Watched, distances: dict[int, Distance | None]) -> None:
+    def substitute_outside(self, first: Stepper, distances: dict[int, Distance | None]) -> None:
         """Put what ``a`` had before the run in the place of what ``b`` had, where that is not the same."""
         replay = self.run.replay
         for value_a, value_b in self.paired.outside.items():

@@ -17,16 +17,15 @@ from torch_vis.analysis.compare.numeric.side_by_side import Distances, SideBySid
 from torch_vis.analysis.compare.numeric.tensor_distance import NO_DISTANCE, OF_ROUNDING, Distance
 from torch_vis.analysis.compare.outputs import ComparedResult, MatchedResults, match_results
 from torch_vis.analysis.gradients.accumulation import accumulation_note, filled_before
-from torch_vis.analysis.gradients.source_line import line_to_mend
 from torch_vis.analysis.report import Report
 from torch_vis.errors import UsageError
 from torch_vis.graph.call import Call, Slot
-from torch_vis.graph.gradients import ENDING
 from torch_vis.graph.graph import Node, Value
+from torch_vis.graph.lifetimes import ENDING
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import and_more, many
 from torch_vis.graph.types import Bools
-from torch_vis.ops.schemas import Signatures
+from torch_vis.ops.schemas import named_arguments
 from torch_vis.views.charts.chart import COLORS, Axis, Chart, Series
 from torch_vis.views.charts.labels import placed
 from torch_vis.views.text.table import Field, Listing
@@ -349,7 +348,7 @@ class DifferencesReport(Report, Renamed):
         compared = int(self.distances.known.sum())
         facts = {"in short": self.in_short()}
         if self.first is not None:
-            site = line_to_mend(self.first.a)
+            site = self.first.a.user_line
             line = f", {site.short}" if site else ""
             facts["first"] = f"{named(self.first.a)}: {distance_text(self.first)}{line}"
         if self.input_differences:
@@ -664,7 +663,7 @@ class DifferencesReport(Report, Renamed):
 
 
 def _row(row: Difference) -> tuple[str, str | None, float, float, float | None, str | None]:
-    site = line_to_mend(row.a)
+    site = row.a.user_line
     line = site.short if site else None
     return named(row.a), line, row.relative, row.largest, row.input_error, row.reads or None
 
@@ -709,8 +708,7 @@ def changed_arguments(call_a: Call, call_b: Call) -> str:
     """
     if call_a.op != call_b.op:
         return f"{call_a.op} → {call_b.op}"
-    signatures = Signatures()
-    args_a, args_b = dict(signatures.arguments(call_a)), dict(signatures.arguments(call_b))
+    args_a, args_b = dict(named_arguments(call_a)), dict(named_arguments(call_b))
     texts = [
         f"{name}: {_argument_text(args_a.get(name))} → {_argument_text(args_b.get(name))}"
         for name in dict.fromkeys([*args_a, *args_b])

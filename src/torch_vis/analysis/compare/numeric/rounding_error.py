@@ -21,7 +21,7 @@ from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind
 from torch_vis.graph.types import Bools
 from torch_vis.ops.names import common_name, plain_name
-from torch_vis.replay.stepper import Watched
+from torch_vis.replay.stepper import Stepper
 
 FOREACH = "_foreach_"
 ATTENTION = "scaled_dot_product"
@@ -72,7 +72,7 @@ class RoundingError:
     ``amplification`` says of each operation by how much a relative error of its summands grows, because most cancels.
     """
 
-    def __init__(self, run: Watched) -> None:
+    def __init__(self, run: Stepper) -> None:
         self.run, self.graph = run, run.graph
         self.remainders: dict[int, Remainder] = {}
         self.sound: set[int] = set()

@@ -31,7 +31,7 @@ from torch_vis.capture.kept_tensors import KeptTensors
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.types import Bools, Floats
 from torch_vis.replay.replay import quiet
-from torch_vis.replay.stepper import Watched
+from torch_vis.replay.stepper import Stepper
 
 GraphAndTensors = tuple[Graph, KeptTensors | None]
 
@@ -245,7 +245,7 @@ class _ReplayedRun:
     """One of two runs: its rounding errors, and copies of what is wanted but gone by the end."""
 
     def __init__(self, graph: Graph, kept: KeptTensors | None, results: Sequence[int]) -> None:
-        self.run = Watched(graph, kept)
+        self.run = Stepper(graph, kept)
         self.graph = graph
         self.rounding = RoundingError(self.run)
         left_at_the_end = {row.value.index for row in graph.outcomes}
@@ -263,7 +263,7 @@ class _ReplayedRun:
         for node in self.run.steps():
             self.rounding.after(node)
             for value, position in self._positions.get(node, ()):
-                self._copies[value] = self.run.made(node)[position].clone()
+                self._copies[value] = self.run.outputs(node)[position].clone()
             yield node
             self._overwritten.pop(node, None)
             self._save(node + 1)
