@@ -204,7 +204,7 @@ def test_cycles_are_found() -> None:
         ("graph/a.py", "if TYPE_CHECKING:\n    from torch import Tensor", False),
         ("graph/deep/a.py", "from ..builder import GraphBuilder", True),
         ("graph/deep/a.py", "from ...views import text", False),
-        ("capture/a.py", "import torch\nfrom ..graph.builder import GraphBuilder\nfrom . import state", True),
+        ("capture/a.py", "import torch\nfrom ..graph.graph import GraphBuilder\nfrom . import state", True),
         ("capture/a.py", "from .. import replay", False),
         ("capture/a.py", "from torch_vis.graph.graph import _private", False),
         ("replay/a.py", "from ..capture.state import snapshot", True),

@@ -20,10 +20,10 @@ class Question(NamedTuple):
 
 
 REPORTS: dict[str, Question] = {
-    "summary": Question("torch_vis.analysis.summary:Summary"),
+    "summary": Question("torch_vis.analysis.summary:SummaryReport"),
     "memory": Question("torch_vis.analysis.memory.report:MemoryReport"),
     "time": Question("torch_vis.analysis.time.report:TimeReport", needs_numbers=True),
-    "gradients": Question("torch_vis.analysis.gradients.report:GradientFlow", needs_numbers=True),
+    "gradients": Question("torch_vis.analysis.gradients.report:GradientsReport", needs_numbers=True),
     "fusion": Question("torch_vis.analysis.fusion.report:FusionReport"),
     "partition": Question(
         "torch_vis.analysis.partition.report:PartitionReport",

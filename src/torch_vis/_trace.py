@@ -11,7 +11,6 @@ from torch_vis._reports import EXPLORE, FULL_REPORT, REPORTS, resolved
 from torch_vis.errors import UsageError, no_match
 from torch_vis.formats import renderer_called, writer
 from torch_vis.graph.io.atomic import PathLike
-from torch_vis.graph.memory_use import MemoryByUse
 from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.record import Run
 from torch_vis.graph.subset import calls_alone
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
     import torch
 
     from torch_vis.analysis.fusion.report import FusionReport
-    from torch_vis.analysis.gradients.report import GradientFlow
+    from torch_vis.analysis.gradients.report import GradientsReport
     from torch_vis.analysis.machine.latency import LatencyReport
     from torch_vis.analysis.machine.roofline import RooflineReport
     from torch_vis.analysis.memory.report import MemoryReport
     from torch_vis.analysis.partition.report import PartitionReport
-    from torch_vis.analysis.summary import Summary
+    from torch_vis.analysis.summary import SummaryReport
     from torch_vis.analysis.time.report import TimeReport
     from torch_vis.capture.compilers.program import Program
     from torch_vis.capture.kept_tensors import KeptTensors
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from torch_vis.views.text.breaks import Breaks
 
 COSTS = ("flops", "macs", "moved_bytes")
-MEMORY = ("alloc_bytes", "free_bytes", "live_bytes")
 
 
 class Trace(LiveRun):
@@ -233,7 +231,7 @@ class Trace(LiveRun):
 
     # ---------------------------------------------------------------- ask it
 
-    def summary(self) -> Summary:
+    def summary(self) -> SummaryReport:
         """What ``print`` shows, as data: totals, the module tree, operators without a cost formula.
 
         >>> import torch, torch_vis as tv
@@ -269,7 +267,7 @@ class Trace(LiveRun):
         """
         return self._report("time")
 
-    def gradients(self) -> GradientFlow:
+    def gradients(self) -> GradientsReport:
         """How gradients flow: norms layer by layer, what vanishes or explodes, dead units, where NaN was born.
 
         The run is repeated from the tensors that the trace holds and looked at on the way. ``columns`` of the report
@@ -523,12 +521,4 @@ def with_analyses(graph: Graph, metrics: Metrics) -> Metrics:
 
         return version()
 
-    def memory() -> MemoryByUse:
-        from torch_vis.graph.lifetimes import Blocks, Use
-
-        found, words = Blocks(graph, metrics), tuple(use.words for use in Use)
-        columns = found.use, found.told_value, found.birth, found.death, found.bytes, found.during
-        return MemoryByUse(words, *columns)
-
-    found = metrics.with_later(COSTS, compute, version=formulas)
-    return found.with_memory(memory) if all(name in metrics for name in MEMORY) else found
+    return metrics.with_later(COSTS, compute, version=formulas)

@@ -32,7 +32,7 @@ FORMATS: dict[str, Format] = {
     "model-explorer": Format("torch_vis.exporters.model_explorer", (".explorer.json",)),
     "perfetto": Format("torch_vis.exporters.perfetto", (".perfetto.json", ".trace.json")),
     "csv": Format("torch_vis.exporters.csv", (".csv",)),
-    "markdown": Format("torch_vis.views.text.markdown", (".md",)),
+    "markdown": Format("torch_vis.analysis.full_report", (".md",)),
     "dot": Format("torch_vis.views.figure.dot", (".dot", ".gv")),
     "svg": Format("torch_vis.views.figure.svg", (".svg",)),
     "png": Format("torch_vis.views.figure.matplotlib:Png", (".png",)),

@@ -8,13 +8,13 @@ True
 """
 
 from torch_vis.analysis.fusion.report import FusionReport
-from torch_vis.analysis.gradients.report import GradientFlow
+from torch_vis.analysis.gradients.report import GradientsReport
 from torch_vis.analysis.machine.latency import LatencyReport
 from torch_vis.analysis.machine.roofline import RooflineReport
 from torch_vis.analysis.memory.report import MemoryReport
 from torch_vis.analysis.partition.report import PartitionReport
 from torch_vis.analysis.report import Report
-from torch_vis.analysis.summary import Summary
+from torch_vis.analysis.summary import SummaryReport
 from torch_vis.analysis.time.report import TimeReport
 from torch_vis.graph.graph import Node, Scope, Value
 from torch_vis.graph.metrics import Column
@@ -24,7 +24,7 @@ from torch_vis.graph.schema import Site, TensorType
 __all__ = [
     "Column",
     "FusionReport",
-    "GradientFlow",
+    "GradientsReport",
     "LatencyReport",
     "Limit",
     "MemoryReport",
@@ -35,7 +35,7 @@ __all__ = [
     "Run",
     "Scope",
     "Site",
-    "Summary",
+    "SummaryReport",
     "TensorType",
     "TimeReport",
     "Value",

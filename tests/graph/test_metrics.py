@@ -13,4 +13,4 @@ def test_metrics_go_to_another_process_with_what_is_made_later() -> None:
     trace = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), keep=False)
     there = pickle.loads(pickle.dumps(trace))
     assert there.metrics["flops"].total() == trace.metrics["flops"].total() == 14
-    assert there.metrics.memory is not None and str(there) == str(trace)
+    assert there.lifetimes is not None and str(there) == str(trace)

@@ -124,7 +124,7 @@ def test_the_explorer_counts_what_the_report_counts(trace: tv.Trace) -> None:
 
 def test_what_forward_makes_is_no_gradient() -> None:
     trace = RUNS["dropout"]()
-    memory = trace.metrics.memory
+    memory = trace.lifetimes.by_use
     assert memory is not None
     forward = trace.graph.node_phase == 0
     assert memory.during[memory.words.index("gradient")][forward].max() == 0

@@ -1,12 +1,15 @@
-"""Everything that can be found out about a trace, in one file: Markdown to read, JSON to go on with."""
+"""Everything that can be found out about a run, in one file: Markdown to read, JSON to go on with.
+
+``t.save("run.md")`` writes the Markdown: totals, the module table, a picture, and every report that there is data for.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from torch_vis._trace import Trace
 from torch_vis.analysis.report import Report
 from torch_vis.analysis.summary import UNCOVERED
 from torch_vis.errors import TorchVisError, UsageError
@@ -15,9 +18,6 @@ from torch_vis.graph.record import Run
 from torch_vis.views.text import markdown
 from torch_vis.views.text.module_tree import gaps
 from torch_vis.views.text.table import Listing
-
-if TYPE_CHECKING:
-    from torch_vis._trace import Trace
 
 ABOUT = {
     "memory": "What tensors hold while each operation runs, and what it is made of where it is most.",
@@ -33,6 +33,12 @@ ABOUT = {
 ENDINGS = (".md", ".markdown", ".json")
 
 
+def save(path: PathLike, run: Run) -> None:
+    """Write all reports of a run as Markdown."""
+    trace = run if isinstance(run, Trace) else Trace(run.graph, run.metrics, run.limits, run.meta)
+    _write(path, _markdown(trace, *gathered(trace)))
+
+
 def write_report(trace: Trace, path: PathLike) -> None:
     """Write all reports of a trace to a file that ends in ``.md`` or ``.json``."""
     try:
@@ -46,15 +52,15 @@ def write_report(trace: Trace, path: PathLike) -> None:
             f"a report is written as .md or .json; name a file that ends so, not {os.fspath(path)}"
             + ("; t.save() writes the run as a page" if ending in (".html", ".htm") else "")
         )
-    found, missing = gathered(trace)
-    if ending == ".json":
-        plain = {
-            "summary": trace.summary().to_plain(),
-            **{name: report.to_plain() for name, report in found.items()},
-        }
-        text = json.dumps({**plain, "missing": missing}, indent=1, default=str)
-    else:
-        text = _markdown(trace, found, missing)
+    if ending != ".json":
+        save(path, trace)
+        return
+    reports, missing = gathered(trace)
+    plain = {name: report.to_plain() for name, report in {"summary": trace.summary(), **reports}.items()}
+    _write(path, json.dumps({**plain, "missing": missing}, indent=1, default=str))
+
+
+def _write(path: PathLike, text: str) -> None:
     with replacing(path) as file:
         file.write(text.encode())
 
@@ -70,26 +76,27 @@ def gathered(trace: Trace) -> tuple[dict[str, Report], dict[str, str]]:
         "partition": trace.partition,
         "gradients": trace.gradients,
     }
-    found: dict[str, Report] = {}
+    reports: dict[str, Report] = {}
     missing: dict[str, str] = {}
     for name, make in makers.items():
         try:
-            found[name] = make()
+            reports[name] = make()
         except TorchVisError as error:
             missing[name] = str(error)
-    return found, missing
+    return reports, missing
 
 
-def _markdown(trace: Trace, found: dict[str, Report], missing: dict[str, str]) -> str:
+def _markdown(trace: Trace, reports: dict[str, Report], missing: dict[str, str]) -> str:
     lines = [markdown.report(Run(trace.graph, trace.metrics, (), trace.meta)).rstrip("\n")]
     lines += _left_out(trace)
-    for name, report in found.items():
+    for name, report in reports.items():
         lines += ["", f"## {report.title or name.capitalize()}", "", ABOUT[name], "", *_facts(report)]
         for listing in report.listings():
             if len(listing.rows):
                 title = listing.heading or listing.title
                 lines += ["", f"### {markdown.escaped(title)}", "", *_listing(listing)]
-        lines += ["", *(f"> - {markdown.escaped(note)}" for note in report.notes())] if report.notes() else []
+        notes = [f"> - {markdown.escaped(note)}" for note in report.notes()]
+        lines += ["", *notes] if notes else []
     if trace.limits:
         lines += ["", "## Not captured", "", *(f"- {markdown.escaped(limit)}" for limit in trace.limits)]
     if missing:

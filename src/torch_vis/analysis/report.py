@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,28 @@ def most(shown: int, whole: int) -> str:
     ('', ': the 20 largest of 147')
     """
     return f": the {shown:,} largest of {whole:,}" if shown < whole else ""
+
+
+class Charts(Mapping[str, Chart]):
+    """Charts by name, each built when it is asked for: to list their names costs nothing.
+
+    >>> from torch_vis.views.charts.chart import Axis
+    >>> charts = Charts(timeline=lambda: Chart("lines", "Memory", Axis("operation"), Axis("held", "bytes"), []))
+    >>> [*charts], charts["timeline"].title
+    (['timeline'], 'Memory')
+    """
+
+    def __init__(self, **builders: Callable[[], Chart]) -> None:
+        self._builders = builders
+
+    def __getitem__(self, name: str) -> Chart:
+        return self._builders[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._builders)
+
+    def __len__(self) -> int:
+        return len(self._builders)
 
 
 class Report:
@@ -45,8 +67,8 @@ class Report:
         return self.listings()
 
     def charts(self) -> Mapping[str, Chart]:
-        """The charts that can be drawn, by name: ``figure(chart=…)`` takes one of these names."""
-        return {}
+        """The charts that can be drawn, by name, built when asked for: ``figure(chart=…)`` takes one of these names."""
+        return Charts()
 
     def notes(self) -> Sequence[str]:
         """What the figures leave out, in sentences."""
@@ -59,13 +81,12 @@ class Report:
         parts = [[self.title]] if self.title else []
         parts += [[f"{name.ljust(wide)}  {fact}" for name, fact in facts.items()]] if facts else []
         parts += [table(listing, width) for listing in self.printed(width) if len(listing.rows)]
-        if self.notes():
-            notes = (wrap(f"• {note}", width, subsequent_indent="  ") for note in self.notes())
-            parts.append([line for lines in notes for line in lines])
+        notes = [wrap(f"• {note}", width, subsequent_indent="  ") for note in self.notes()]
+        parts += [[line for lines in notes for line in lines]] if notes else []
         names = [*self.charts()]
         if len(names) > 1:
-            told = f"charts: {', '.join(names)}; figure() draws the first, figure(chart={names[1]!r}) another"
-            parts.append(wrap(told, width, subsequent_indent="  "))
+            text = f"charts: {', '.join(names)}; figure() draws the first, figure(chart={names[1]!r}) another"
+            parts.append(wrap(text, width, subsequent_indent="  "))
         return "\n\n".join("\n".join(lines) for lines in parts)
 
     def figure(self, renderer: str = "plotly", *, chart: str | None = None) -> Any:

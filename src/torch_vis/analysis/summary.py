@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from torch_vis.analysis.report import Report, most
-from torch_vis.graph.module_table import Outline
+from torch_vis.analysis.report import Charts, Report, most
+from torch_vis.graph.lifetimes import peak_memory
+from torch_vis.graph.metrics import Column, Metrics
+from torch_vis.graph.module_table import ModuleTable
+from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import count, duration, size
 from torch_vis.ops.cost.compute import why_uncovered
@@ -17,10 +18,6 @@ from torch_vis.views.charts.chart import COLORS, Axis, Chart, Series
 from torch_vis.views.text.module_tree import gaps, table, totals
 from torch_vis.views.text.notes import remarks
 from torch_vis.views.text.table import Field, Listing
-
-if TYPE_CHECKING:
-    from torch_vis._trace import Trace
-    from torch_vis.graph.metrics import Column, Metrics
 
 BARS = 30
 UNCOVERED = "Operators whose FLOPs are not known"
@@ -75,7 +72,7 @@ class PhaseSummary(NamedTuple):
 SUMMED = PhaseSummary._fields[2:-1]
 
 
-class Summary(Report):
+class SummaryReport(Report):
     """The totals and the module tree of a trace.
 
     >>> import torch, torch_vis as tv
@@ -84,29 +81,29 @@ class Summary(Report):
     ({'forward': 3, 'backward': 10}, 8, 12, {})
     """
 
-    def __init__(self, trace: Trace) -> None:
-        self._trace = trace
-        self._outline = Outline(trace.graph, trace.metrics)
-        self.model: str | None = trace.meta.get("model")
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._outline = ModuleTable(run.graph, run.metrics)
+        self.model: str | None = run.meta.get("model")
         self.operations = {
             Phase(phase).name.lower(): number
-            for phase, number in sorted(Counter(trace.graph.node_phase.tolist()).items())
+            for phase, number in sorted(Counter(run.graph.node_phase.tolist()).items())
         }
         self.parameters = sum(parameter.type.numel for parameter in self._outline.parameters)
         self.parameter_bytes = _sum([parameter.type.nbytes for parameter in self._outline.parameters])
-        self.inputs = {v.name or str(v.index): str(v.type) for v in trace.graph.inputs if v.role == "input"}
-        self.outputs = {r.name: str(r.value.type) for r in trace.graph.outcomes if r.kind == "output"}
+        self.inputs = {v.name or str(v.index): str(v.type) for v in run.graph.inputs if v.role == "input"}
+        self.outputs = {r.name: str(r.value.type) for r in run.graph.outcomes if r.kind == "output"}
         self.flops, self.macs, self.moved_bytes = (
             self._total(name) for name in ("flops", "macs", "moved_bytes")
         )
         self.time_ns = self._total("time_ns")
-        self.wall_ns: int | None = trace.meta.get("wall_ns")
-        self.uncovered = _uncovered(trace)
+        self.wall_ns: int | None = run.meta.get("wall_ns")
+        self.uncovered = _uncovered(run)
         """Operators without a formula, with the number of their calls; the sums leave them out."""
-        self.limits = trace.limits
+        self.limits = run.limits
 
     def _total(self, name: str) -> int | None:
-        metrics = self._trace.metrics
+        metrics = self._run.metrics
         total = metrics[name].total() if name in metrics else None
         return None if total is None else int(total)
 
@@ -124,21 +121,19 @@ class Summary(Report):
         """
         if not self.uncovered:
             return {}
-        told = why_uncovered(self._trace.graph, self._trace.metrics.get("stored"))
+        told = why_uncovered(self._run.graph, self._run.metrics.get("stored"))
         return {op: told.get(op, "it was not known when the file was written") for op in self.uncovered}
 
     @cached_property
     def peak_bytes(self) -> int | None:
         """The most that tensors held at once."""
-        metrics = self._trace.metrics
-        if not {"live_bytes", "free_bytes"} <= set(metrics) or not len(self._trace.graph):
-            return None
-        return int(np.max(metrics["live_bytes"].values + metrics["free_bytes"].values))
+        peak = peak_memory(self._run.metrics)
+        return None if peak is None else peak.size_bytes
 
     @cached_property
     def phases(self) -> list[PhaseSummary]:
         """The totals by phase."""
-        graph, metrics = self._trace.graph, self._trace.metrics
+        graph, metrics = self._run.graph, self._run.metrics
         found = []
         for phase, number in self.operations.items():
             inside = graph.node_phase == Phase[phase.upper()]
@@ -169,8 +164,7 @@ class Summary(Report):
         ]
 
     def facts(self) -> dict[str, str]:
-        trace = self._trace
-        return totals(trace.graph, trace.metrics, trace.meta, self._outline)
+        return totals(self._run.graph, self._run.metrics, self._run.meta, self._outline)
 
     def listings(self) -> list[Listing]:
         shown = {"ns": duration, "bytes": size, "flops": count, "ops": "{:,}".format}
@@ -198,18 +192,24 @@ class Summary(Report):
 
     def notes(self) -> list[str]:
         """Which sums leave operations out, and what the rest stands for."""
-        return gaps(self._trace.metrics) + remarks(self._trace.graph, self._trace.meta)
+        return gaps(self._run.metrics) + remarks(self._run.graph, self._run.meta)
 
-    def charts(self) -> dict[str, Chart]:
+    def charts(self) -> Charts:
         """The time of each module's own operations, where it was measured."""
+        return Charts(time=self._time_chart) if self._timed else Charts()
+
+    @cached_property
+    def _timed(self) -> list[tuple[str, int, int, str]]:
+        """Every module with the time of its own operations, forward and backward, and its class."""
         timed = [
             (block.path or block.type, block.own.time_ns or 0, block.own.backward_ns or 0, block.type)
             for block in self._outline.blocks
             if block.kind != "run" and (block.own.time_ns or block.own.backward_ns)
         ]
-        rows = sorted(timed, key=lambda row: -row[1] - row[2])[:BARS]
-        if not rows:
-            return {}
+        return sorted(timed, key=lambda row: -row[1] - row[2])
+
+    def _time_chart(self) -> Chart:
+        rows = self._timed[:BARS]
         names, forward, backward, types = zip(*rows, strict=True)
         stepping = any(row.phase == "optimizer" for row in self.phases)
         own = "forward and optimizer operations" if stepping else "forward operations"
@@ -217,13 +217,12 @@ class Summary(Report):
         if any(backward):
             # in the colour that it has where time() shows Python between the two
             series.append(Series("backward operations", names, backward, types, color=COLORS[2]))
-        title = f"Time by module, without the modules inside it{most(len(rows), len(timed))}"
-        return {"time": Chart("bars", title, Axis("module"), Axis("time", "ns"), series)}
+        title = f"Time by module, without the modules inside it{most(len(rows), len(self._timed))}"
+        return Chart("bars", title, Axis("module"), Axis("time", "ns"), series)
 
     def table(self, *, width: int = 120) -> str:
         """As ``print`` shows the trace."""
-        trace = self._trace
-        return table(trace, width=width)
+        return table(self._run, width=width)
 
     def to_plain(self) -> dict[str, Any]:
         """Totals and modules as plain data, for JSON."""
@@ -241,11 +240,11 @@ class Summary(Report):
         return {**found, "phases": phases, "modules": modules, **rest}
 
 
-def _uncovered(trace: Trace) -> dict[str, int]:
-    if "flops" not in trace.metrics or trace.metrics["flops"].known is None:
+def _uncovered(run: Run) -> dict[str, int]:
+    if "flops" not in run.metrics or run.metrics["flops"].known is None:
         return {}
-    calls = trace.graph.node_call[~trace.metrics["flops"].known].tolist()
-    return dict(Counter(trace.graph.calls[call].op for call in calls).most_common())
+    calls = run.graph.node_call[~run.metrics["flops"].known].tolist()
+    return dict(Counter(run.graph.calls[call].op for call in calls).most_common())
 
 
 def _total_of(metrics: Metrics, name: str, inside: Any) -> int | None:

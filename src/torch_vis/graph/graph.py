@@ -92,6 +92,12 @@ class Node(Row):
         return None if site < 0 else self.graph.sites[site]
 
     @property
+    def user_line(self) -> Site | None:
+        """The line that it is due to: of a backward operation that of its forward one, not that of ``backward()``."""
+        forward = self.link if self.phase == "backward" else None
+        return self.site if forward is None or forward.site is None else forward.site
+
+    @property
     def link(self) -> Node | None:
         """The forward operation that this backward operation belongs to."""
         link = int(self.graph.node_link[self.index])

@@ -1,4 +1,4 @@
-"""The blocks of memory of a run: what each is for, when it is alive, and who made it."""
+"""The blocks of memory of a run: when each is alive, what it is for, who made it; and the peak of their sum."""
 
 from __future__ import annotations
 
@@ -10,14 +10,41 @@ from typing import NamedTuple
 import numpy as np
 
 from torch_vis.errors import UsageError
-from torch_vis.graph.gradients import gradients
+from torch_vis.graph.call import short_name
 from torch_vis.graph.graph import Graph, Value
 from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.schema import Flag, Phase, Role, Site, TensorType
-from torch_vis.graph.storage_births import block_births
 from torch_vis.graph.types import Bools, Ints
 
 COLUMNS = ("alloc_bytes", "free_bytes", "live_bytes")
+LIFT = "aten::lift_fresh"
+GIVEN = (Role.INPUT, Role.PARAMETER, Role.BUFFER)
+ZEROING = frozenset({"zero_", "_foreach_zero_"})  # to zero a gradient is to be done with it
+ENDING = ".grad"
+
+
+class Peak(NamedTuple):
+    """The most bytes that tensors held at once, and the operation during which they did."""
+
+    node: int
+    size_bytes: int
+
+
+def peak_memory(metrics: Metrics) -> Peak | None:
+    """When most was alive: what an operation leaves and what is freed right after it; None where it is not known.
+
+    >>> import torch, torch_vis as tv
+    >>> peak_memory(tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3)).metrics)
+    Peak(node=1, size_bytes=52)
+    """
+    live, freed = metrics.get("live_bytes"), metrics.get("free_bytes")
+    if live is None or freed is None or not len(live) or live.uncovered == len(live):
+        return None
+    during = live.values + freed.values
+    if live.known is not None:
+        during = np.where(live.known, during, -1)
+    node = int(during.argmax())
+    return Peak(node, int(during[node]))
 
 
 class Use(IntEnum):
@@ -77,13 +104,52 @@ class Tensor(NamedTuple):
     storage: int
 
 
-class Blocks:
+class MemoryByUse(NamedTuple):
+    """What each block of memory is for, and how much there is of each use while each operation runs.
+
+    The figures are those of ``Trace.memory()``, for views that draw them. A use is a number, an index into ``words``.
+
+    >>> import torch, torch_vis as tv
+    >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), backward=True)
+    >>> memory = t.lifetimes.by_use
+    >>> memory.words[memory.use[memory.alive(t.lifetimes.peak_node)[0]]], memory.live.max().item()
+    ('parameter', 92)
+    """
+
+    words: tuple[str, ...]
+    use: Ints
+    """The use of each block."""
+    value: Ints
+    """The value that each block is named by: the parameter itself, what ``.grad`` is at last; -1 for none."""
+    birth: Ints
+    """The operation from which on each block is there; -1 for what was there before the run."""
+    death: Ints
+    """The operation before which each block is gone."""
+    size_bytes: Ints
+    """How large each block is."""
+    during: Ints
+    """The bytes of each use while each operation runs: a row for each use."""
+
+    @property
+    def live(self) -> Ints:
+        """All bytes that are there while each operation runs."""
+        live: Ints = self.during.sum(axis=0)
+        return live
+
+    def alive(self, node: int | None) -> Ints:
+        """The blocks that are there while an operation runs, the largest first; for None, before the run."""
+        at = -1 if node is None else node
+        blocks = np.flatnonzero((self.birth <= at) & (self.death > max(at, 0)) & (self.size_bytes > 0))
+        return blocks[np.argsort(-self.size_bytes[blocks], kind="stable")]
+
+
+class Lifetimes:
     """Every block of memory of a run, as columns: its size, use, birth and death.
 
     >>> import torch, torch_vis as tv
     >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), backward=True)
-    >>> blocks = Blocks(t.graph, t.metrics)
-    >>> [use.words for use in Use if (blocks.use == use).any()]
+    >>> lifetimes = Lifetimes(t.graph, t.metrics)
+    >>> [use.words for use in Use if (lifetimes.use == use).any()]
     ['parameter', 'buffer or input', 'gradient', 'saved for backward', 'activation', 'temporary']
     """
 
@@ -209,8 +275,8 @@ class Blocks:
     @cached_property
     def live(self) -> Ints:
         """All bytes alive while each operation runs."""
-        found: Ints = self.during.sum(axis=0)
-        return found
+        live: Ints = self._columns["live_bytes"] + self._columns["free_bytes"]
+        return live
 
     @cached_property
     def peak_node(self) -> int | None:
@@ -222,11 +288,15 @@ class Blocks:
         """The most bytes that are alive at once."""
         return int(self.live.max()) if len(self.live) else int(self._flows[0].sum())
 
+    @cached_property
+    def by_use(self) -> MemoryByUse:
+        """What each block is for and how much there is of each use along the run, as plain columns."""
+        words = tuple(use.words for use in Use)
+        return MemoryByUse(words, self.use, self.value, self.birth, self.death, self.bytes, self.during)
+
     def alive(self, node: int | None) -> Ints:
-        """The blocks that are alive while an operation runs, the largest first."""
-        at = -1 if node is None else node
-        found = np.flatnonzero((self.birth <= at) & (self.death > max(at, 0)) & (self.bytes > 0))
-        return found[np.argsort(-self.bytes[found], kind="stable")]
+        """The blocks that are alive while an operation runs, the largest first; for None, before the run."""
+        return self.by_use.alive(node)
 
     # ---------------------------------------------------------------- whose
 
@@ -242,8 +312,8 @@ class Blocks:
         return found
 
     @cached_property
-    def told_value(self) -> Ints:
-        """For each block the value that its use is about; -1 where there is none.
+    def value(self) -> Ints:
+        """For each block the value that its use is about, by which it is named; -1 where there is none.
 
         Of a gradient that is what ``.grad`` is at last: a bias's gradient is a sum that keeps its dimensions and a
         view of it. Of a parameter, a buffer or a state it is that itself, of all else the first value.
@@ -275,7 +345,7 @@ class Blocks:
         return found
 
     def _name(self, block: int) -> str:
-        value = int(self.told_value[block])
+        value = int(self.value[block])
         number = -1 if value < 0 else int(self.graph.value_name[value])
         return self.graph.names[number] if number >= 0 else ""
 
@@ -291,7 +361,7 @@ class Blocks:
         blocks = np.asarray(list(chosen), dtype=np.int64)
         count, found = len(self.graph), []
         for block, site in zip(blocks.tolist(), self.sites(blocks)):
-            number = int(self.told_value[block])
+            number = int(self.value[block])
             if number < 0:
                 continue
             value = Value(self.graph, number)
@@ -321,3 +391,70 @@ def _owner(name: str, modules: set[str]) -> str | None:
             if path in modules:
                 return path
     return None
+
+
+def block_births(graph: Graph) -> Ints:
+    """For each block the operation from which on it takes up memory; -1 for what was there before the run.
+
+    ``torch.tensor(...)`` fills a block that no operation makes and hands it to ``lift_fresh``. Its contents come from
+    outside, and so says ``storage_birth``; its memory does not.
+
+    >>> import torch, torch_vis as tv
+    >>> graph = tv.trace(lambda x: x.relu() + torch.tensor([1.0, 2.0]), torch.ones(2)).graph
+    >>> graph.storage_birth.tolist(), block_births(graph).tolist()
+    ([-1, 0, -1, 2], [-1, 0, 1, 2])
+    """
+    birth = graph.storage_birth.astype(np.int64)
+    lifts = np.array([call.op.partition(".")[0] == LIFT for call in graph.calls], dtype=bool)
+    if not lifts.any():
+        return birth
+    first = np.full(len(birth), -1, dtype=np.int64)
+    backwards = slice(None, None, -1)  # the last write counts: the first reader
+    first[graph.value_storage[graph.in_value[backwards]]] = graph.in_node[backwards]
+    given = np.zeros(len(birth), dtype=bool)
+    given[graph.value_storage[np.isin(graph.value_role, GIVEN)]] = True
+    block = np.flatnonzero((birth < 0) & (first >= 0) & ~given)
+    block = block[lifts[graph.node_call[first[block]]]]
+    birth[block] = first[block]
+    return birth
+
+
+def gradients(graph: Graph) -> dict[str, int]:
+    """For each leaf that was given a gradient, by name, the value that its ``.grad`` was last, before it was let go.
+
+    >>> import torch, torch_vis as tv
+    >>> model = torch.nn.Linear(3, 1)
+    >>> def step():
+    ...     model(torch.ones(2, 3)).sum().backward()
+    ...     model.zero_grad()
+    >>> graph = tv.trace(step).graph
+    >>> {name: graph.values[value].shape for name, value in gradients(graph).items()}
+    {'weight': (1, 3), 'bias': (1,)}
+    """
+    zeroing = np.array([short_name(call.op) in ZEROING for call in graph.calls], dtype=bool)
+    shapes = _leaf_shapes(graph)
+    last: dict[str, int] = {}
+    for value in np.flatnonzero((graph.value_role == Role.GRADIENT) & (graph.value_name >= 0)).tolist():
+        name, _, part = graph.names[int(graph.value_name[value])].rpartition(ENDING)
+        maker = int(graph.value_producer[value])
+        if part or (maker >= 0 and zeroing[graph.node_call[maker]]):
+            continue
+        # a gradient's memory has other views too: a bias's is made as a sum that keeps its dimensions
+        shape = graph.types[graph.value_type[value]].shape
+        if shapes.get(name, shape) == shape or name not in last:
+            last[name] = value
+    for result in graph.outcomes:
+        if result.kind == "gradient" and result.name.endswith(ENDING):
+            value = result.value.index
+            maker = int(graph.value_producer[value])
+            if maker < 0 or not zeroing[graph.node_call[maker]]:
+                last[result.name.removesuffix(ENDING)] = value
+    return last
+
+
+def _leaf_shapes(graph: Graph) -> dict[str, tuple[int, ...]]:
+    outside = (graph.value_producer < 0) & (graph.value_name >= 0) & (graph.value_role != Role.GRADIENT)
+    return {
+        graph.names[int(graph.value_name[value])]: graph.types[graph.value_type[value]].shape
+        for value in np.flatnonzero(outside).tolist()
+    }

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torch_vis.errors import no_match
-from torch_vis.graph.memory_use import MemoryByUse
-from torch_vis.graph.types import Array, Bools
+from torch_vis.graph.types import Array, Bools, Ints
 
 
 class Column:
@@ -37,6 +36,27 @@ class Column:
         """The sum over the rows that are known; None if none is."""
         values = self.values if self.known is None else self.values[self.known]
         return values.sum().item() if len(values) or not len(self.values) else None
+
+    def sums(self, group: Ints, count: int, rows: Ints | None = None) -> tuple[list[Any], Bools]:
+        """The sum over each of ``count`` groups of rows, and which of the sums are too low.
+
+        ``group`` says which group a row is in, of all rows or of the chosen ones. A group of which no row is known has
+        None for a sum; one of which some are not known has a sum that is too low.
+
+        >>> column = Column("flops", np.array([6, 4, 0]), known=np.array([True, True, False]))
+        >>> column.sums(np.array([0, 1, 1]), 3)
+        ([6, 4, 0], array([False,  True, False]))
+        """
+        values = self.values if rows is None else self.values[rows]
+        sums = np.zeros(count, dtype=np.float64 if values.dtype.kind == "f" else np.int64)
+        if self.known is None:
+            np.add.at(sums, group, values)
+            return sums.tolist(), np.zeros(count, dtype=bool)
+        known = self.known if rows is None else self.known[rows]
+        np.add.at(sums, group[known], values[known])
+        some, gaps = (np.bincount(group[mask], minlength=count) > 0 for mask in (known, ~known))
+        cells = [None if gap and not any_ else cell for cell, any_, gap in zip(sums.tolist(), some, gaps)]
+        return cells, gaps
 
     def filled(self, other: Column) -> Column:
         """This column, with the rows of another where it knows none.
@@ -88,18 +108,16 @@ class Metrics(Mapping[str, Column]):
     8
     """
 
-    __slots__ = ("_columns", "_later", "_memory", "_seen")
+    __slots__ = ("_columns", "_later", "_seen")
 
     def __init__(
         self,
         columns: Mapping[str, Column] | None = None,
         later: Mapping[str, Later] | None = None,
-        memory: MemoryByUse | Callable[[], MemoryByUse] | None = None,
         seen: Mapping[str, int] | None = None,
     ) -> None:
         self._columns = dict(columns or {})
         self._later = dict(later or {})
-        self._memory = memory
         self._seen = dict(seen or {})  # the version at which a column was made
 
     def __getitem__(self, name: str) -> Column:
@@ -112,10 +130,10 @@ class Metrics(Mapping[str, Column]):
 
     def __getstate__(self) -> tuple[Any, ...]:
         """All columns as they are now: how they are made does not go with them to another process."""
-        return {name: self[name] for name in self}, {}, self.memory, {}
+        return {name: self[name] for name in self}, {}, {}
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self._columns, self._later, self._memory, self._seen = state
+        self._columns, self._later, self._seen = state
 
     def _make(self, later: Later, name: str) -> None:
         """Make a column and those that come with it, unless they are as they would be made now."""
@@ -144,7 +162,7 @@ class Metrics(Mapping[str, Column]):
     def with_column(self, column: Column) -> Metrics:
         """These columns and one more; the original is left as it is."""
         later = {name: one for name, one in self._later.items() if name != column.name}
-        return Metrics({**self._columns, column.name: column}, later, self._memory, self._seen)
+        return Metrics({**self._columns, column.name: column}, later, self._seen)
 
     def with_later(
         self, names: Iterable[str], compute: Compute, *, version: Callable[[], int] | None = None
@@ -162,18 +180,7 @@ class Metrics(Mapping[str, Column]):
         wanted = [
             name for name in names if name not in found or (version is not None and found[name].uncovered)
         ]
-        return Metrics(found, {**self._later, **dict.fromkeys(wanted, made)}, self._memory, self._seen)
-
-    def with_memory(self, memory: MemoryByUse | Callable[[], MemoryByUse]) -> Metrics:
-        """These columns, with what the memory of the run is for, or how to work that out when it is first asked for."""
-        return Metrics(self._columns, self._later, memory, self._seen)
-
-    @property
-    def memory(self) -> MemoryByUse | None:
-        """What the memory of the run is for, block by block and along the run; None where no memory was recorded."""
-        if callable(self._memory):
-            self._memory = self._memory()
-        return self._memory
+        return Metrics(found, {**self._later, **dict.fromkeys(wanted, made)}, self._seen)
 
     def at_hand(self) -> Metrics:
         """The columns that exist already: what was measured, and what has been computed since."""

@@ -1,38 +1,106 @@
-"""The module tree of a run: calls of one module merged, sums carried up, repeated blocks folded.
+"""One row per module with its figures: calls from one place merged, sums carried up, repeated modules folded.
 
-A *block* stands for all calls of one module from one place; a *line* is what a view shows: one block, or several
-neighbours that do the same (``0-11 × 12``), with the sums over all of them.
+A *module node* stands for all calls of one module from one place; a *module line* is what a view shows: one node, or
+several neighbours that do the same (``0-11 × 12``), with the sums over all of them. What a checkpointed module
+computes again during backward belongs to the node of its first call, and is part of what backward costs it.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from torch_vis.graph import Graph, Metrics, TensorType
 from torch_vis.graph.call import short_name
-from torch_vis.graph.module_totals import SUMMED, Block, Sums, merge_calls
-from torch_vis.graph.schema import Flag, Kind, Phase, Role
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.metrics import Column, Metrics
+from torch_vis.graph.schema import Flag, Kind, Phase, Role, TensorType
 from torch_vis.graph.tree import inner_path
+from torch_vis.graph.types import Ints
+
+SUMMED = {
+    "time_ns": "backward_ns",
+    "alloc_bytes": "backward_bytes",
+    "flops": "backward_flops",
+    "macs": "backward_macs",
+    "moved_bytes": "backward_moved_bytes",
+}
 
 
 @dataclass(slots=True)
-class Line:
+class Totals:
+    """What one module or row comes to; time and bytes are None where they were not measured.
+
+    ``incomplete`` names the figures that leave out operations of which they are not known.
+    """
+
+    ops: int = 0
+    backward_ops: int = 0
+    recomputed_ops: int = 0  # of those of backward
+    time_ns: int | None = None
+    self_ns: int | None = None
+    backward_ns: int | None = None
+    alloc_bytes: int | None = None
+    backward_bytes: int | None = None
+    flops: int | None = None
+    backward_flops: int | None = None
+    macs: int | None = None
+    backward_macs: int | None = None
+    moved_bytes: int | None = None
+    backward_moved_bytes: int | None = None
+    incomplete: tuple[str, ...] = ()
+
+    def add(self, other: Totals) -> None:
+        """Add the figures of another block; what one of the two does not know, it leaves as it is."""
+        if other.incomplete:
+            either = {*self.incomplete, *other.incomplete}
+            self.incomplete = tuple(name for name in AMOUNTS if name in either)
+        for name in AMOUNTS:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if theirs is not None:
+                setattr(self, name, theirs if mine is None else mine + theirs)
+
+
+AMOUNTS = tuple(name for name in Totals.__slots__ if name != "incomplete")
+
+
+@dataclass(slots=True)
+class ModuleNode:
+    """All calls of one module from one place."""
+
+    path: str
+    type: str
+    kind: str
+    parent: int
+    calls: int = 0
+    own: Totals = field(default_factory=Totals)  # its own operations, without those of the modules it calls
+    sums: Totals = field(default_factory=Totals)
+    own_ops: Counter[str] = field(default_factory=Counter)
+    own_backward_ops: Counter[str] = field(default_factory=Counter)
+    outputs: dict[TensorType, None] = field(default_factory=dict)  # an ordered set
+    parameters: set[int] = field(default_factory=set)
+    children: list[int] = field(default_factory=list)
+    recomputed: bool = False  # in backward, because it was checkpointed
+    signature: int = -1
+
+
+@dataclass(slots=True)
+class ModuleLine:
     """One block, or neighbours that do the same, as a view shows them."""
 
-    members: list[Block]
+    members: list[ModuleNode]
     label: str
     depth: int
-    sums: Sums
-    own: Sums
+    sums: Totals
+    own: Totals
     parameters: set[int]
 
     @property
-    def block(self) -> Block:
+    def block(self) -> ModuleNode:
         """The first of the blocks; but for their figures, they are alike."""
         return self.members[0]
 
@@ -45,8 +113,14 @@ class Parameter:
     type: TensorType
 
 
-class Outline:
-    """The module tree of a graph, ready to be shown."""
+class ModuleTable:
+    """The modules of a run as a table with a tree: ``blocks`` are its nodes, ``children`` the rows inside a row.
+
+    >>> import torch, torch_vis as tv
+    >>> t = tv.trace(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), torch.ones(1, 3))
+    >>> [(node.path, node.sums.ops) for node in ModuleTable(t.graph, t.metrics).blocks[1:]]
+    [('', 3), ('0', 2), ('1', 1)]
+    """
 
     def __init__(self, graph: Graph, metrics: Metrics) -> None:
         self.graph = graph
@@ -61,18 +135,18 @@ class Outline:
             *self._block_of_scope[self.again].tolist(),
             *self._block_of_node[self._repeated].tolist(),
         }:
-            self.blocks[number].again = True
+            self.blocks[number].recomputed = True
         for scope, number in sorted(output_values(graph).items()):
             self.blocks[self._block_of_scope[scope]].outputs[graph.types[graph.value_type[number]]] = None
         self._attribute_parameters()
         _sign(self.blocks)
 
     @property
-    def run(self) -> Block:
+    def run(self) -> ModuleNode:
         """The whole run: what is above all lines, or itself the only one where it was one call of a module."""
         return self.blocks[0]
 
-    def children(self, line: Line | None) -> list[Line]:
+    def children(self, line: ModuleLine | None) -> list[ModuleLine]:
         """The lines inside a line, or for None the outermost ones."""
         blocks = self.blocks
         if line is None and self.run.kind != "run":  # the whole run was one call of a module
@@ -80,7 +154,7 @@ class Outline:
         members = [self.run] if line is None else line.members
         above = members[0].path
         columns = zip(*([blocks[child] for child in member.children] for member in members), strict=True)
-        found: list[tuple[str, list[Block]]] = []
+        found: list[tuple[str, list[ModuleNode]]] = []
         last: tuple[str, int, int] | None = None
         counts: list[int] = []
         for column in columns:
@@ -96,7 +170,7 @@ class Outline:
         depth = 0 if line is None else line.depth + 1
         return [_line(group, _folded(label, count), depth) for (label, group), count in zip(found, counts)]
 
-    def by_operator(self) -> list[tuple[str, Sums]]:
+    def by_operator(self) -> list[tuple[str, Totals]]:
         """The run's own operations (those outside of all modules), summed up for each operator."""
         graph = self.graph
         ran = dict.fromkeys([*self.run.own_ops, *self.run.own_backward_ops])  # both ways, some of them
@@ -138,42 +212,30 @@ class Outline:
             return self._block_of_scope, np.where(self.again, 0, values)
         return self._block_of_scope[self.graph.tree.nearest(~self.again)], values
 
-    def _sums_by(self, group: Any, nodes: Any, count: int) -> list[Sums]:
+    def _sums_by(self, group: Ints, nodes: Ints, count: int) -> list[Totals]:
         """The sums over some nodes, for each of ``count`` groups that ``group`` puts them into."""
         backward = self.graph.node_phase[nodes] == Phase.BACKWARD
-        columns = {
-            "ops": np.bincount(group[~backward], minlength=count),
-            "backward_ops": np.bincount(group[backward], minlength=count),
-            "recomputed_ops": np.bincount(group[self._repeated[nodes]], minlength=count),
+        cells: dict[str, list[Any]] = {
+            "ops": np.bincount(group[~backward], minlength=count).tolist(),
+            "backward_ops": np.bincount(group[backward], minlength=count).tolist(),
+            "recomputed_ops": np.bincount(group[self._repeated[nodes]], minlength=count).tolist(),
         }
-        cells = {name: column.tolist() for name, column in columns.items()}
-        cells["incomplete"] = self._incomplete(group, nodes, count)
+        incomplete: list[tuple[str, ...]] = [()] * count
         for name, behind in SUMMED.items():
-            values = _known_or_zero(self.metrics, name)
-            if values is None:
+            column: Column | None = self.metrics.get(name)
+            if column is None:
                 continue
-            known = self.metrics[name].known
-            for column, chosen in ((name, ~backward), (behind, backward)):
-                part, place = nodes[chosen], group[chosen]
-                cells[column] = _sum_by(place, values[part], count).tolist()
-                if known is not None:  # a group of which nothing is known has no sum
-                    some = np.bincount(place[known[part]], minlength=count)
-                    none = (np.bincount(place, minlength=count) > 0) & (some == 0)
-                    cells[column] = [None if n else cell for cell, n in zip(cells[column], none.tolist())]
-        return [Sums(**{name: column[row] for name, column in cells.items()}) for row in range(count)]
-
-    def _incomplete(self, group: Any, nodes: Any, count: int) -> list[tuple[str, ...]]:
-        """For each group, the figures that are not known of one of its nodes."""
-        backward = self.graph.node_phase[nodes] == Phase.BACKWARD
-        found: list[tuple[str, ...]] = [()] * count
-        for name, behind in SUMMED.items():
-            known = self.metrics[name].known if name in self.metrics else None
-            if known is None:
-                continue
-            for column, chosen in ((name, ~backward), (behind, backward)):
-                for row in np.unique(group[chosen & ~known[nodes]]).tolist():
-                    found[row] = (*found[row], column)
-        return found
+            nothing_known = column.uncovered == len(column) > 0
+            for title, chosen in ((name, ~backward), (behind, backward)):
+                sums, low = column.sums(group[chosen], count, nodes[chosen])
+                if not nothing_known:
+                    cells[title] = sums
+                for row in np.flatnonzero(low).tolist():
+                    incomplete[row] = (*incomplete[row], title)
+        return [
+            Totals(**{name: column[row] for name, column in cells.items()}, incomplete=incomplete[row])
+            for row in range(count)
+        ]
 
     def _count_operators(self) -> None:
         """Count each block's own operators, in the order in which it first ran them."""
@@ -197,7 +259,7 @@ class Outline:
         count = max(1, len(self.parameters))
         for key in np.unique(self._block_of_node[graph.in_node[reads]] * count + used[reads]).tolist():
             blocks[key // count].parameters.add(key % count)
-        holders: dict[str, list[Block]] = {}
+        holders: dict[str, list[ModuleNode]] = {}
         for block in blocks:
             if block.kind == "module":
                 holders.setdefault(block.path, []).append(block)
@@ -229,6 +291,32 @@ def _parameters(graph: Graph) -> tuple[list[Parameter], Any]:
             found.append(Parameter(graph.names[name] if name >= 0 else "", graph.types[type_]))
         of_value[value] = number
     return found, of_value
+
+
+def merge_calls(graph: Graph) -> tuple[list[ModuleNode], Ints]:
+    """One block for all the calls of a module that come from the same block, and for each scope its block."""
+    places, where = places_of_calls(graph)
+    calls = np.bincount(where[~graph.tree.recomputed], minlength=len(places)).tolist()
+    blocks: list[ModuleNode] = []
+    for number, (above, module) in enumerate(places):
+        path, type_, kind = graph.modules[module]
+        blocks.append(ModuleNode(path, type_, kind, above, calls[number]))
+        if above >= 0:
+            blocks[above].children.append(number)
+    return blocks, where
+
+
+def places_of_calls(graph: Graph) -> tuple[list[tuple[int, int]], Ints]:
+    """Where modules are called from: the place around each and its module, in order; and for each scope its place.
+
+    A call that backward computes again has the place of its first call.
+    """
+    numbers: dict[tuple[int, int], int] = {}
+    where: list[int] = []
+    for parent, module in zip(graph.tree.by_first_call.parent.tolist(), graph.scope_module.tolist()):
+        above = where[parent] if parent >= 0 else -1
+        where.append(numbers.setdefault((above, module), len(numbers)))
+    return list(numbers), np.array(where, dtype=np.int64)
 
 
 def output_values(graph: Graph) -> dict[int, int]:
@@ -287,7 +375,7 @@ def _latest_leaving(graph: Graph, value: Any, reader: Any, enter: Any, leave: An
     return {int(row): int(value[latest[row]]) for row in np.flatnonzero(latest >= 0)}
 
 
-def _sign(blocks: Sequence[Block]) -> None:
+def _sign(blocks: Sequence[ModuleNode]) -> None:
     """Give blocks that are alike (class, counts, shapes, and so on down) the same signature."""
     known: dict[Any, int] = {}
     for block in reversed(blocks):
@@ -300,7 +388,7 @@ def _sign(blocks: Sequence[Block]) -> None:
             block.calls,
             block.sums.ops,
             block.sums.backward_ops,
-            block.again,
+            block.recomputed,
             tuple(block.own_ops.items()),
             tuple(block.own_backward_ops.items()),
             tuple(block.outputs),
@@ -310,18 +398,18 @@ def _sign(blocks: Sequence[Block]) -> None:
         block.signature = known.setdefault(key, len(known))
 
 
-def _line(members: list[Block], label: str, depth: int) -> Line:
+def _line(members: list[ModuleNode], label: str, depth: int) -> ModuleLine:
     if len(members) == 1:
-        return Line(members, label, depth, members[0].sums, members[0].own, members[0].parameters)
-    sums, own, parameters = Sums(), Sums(), set[int]()
+        return ModuleLine(members, label, depth, members[0].sums, members[0].own, members[0].parameters)
+    sums, own, parameters = Totals(), Totals(), set[int]()
     for member in members:
         sums.add(member.sums)
         own.add(member.own)
         parameters |= member.parameters
-    return Line(members, label, depth, sums, own, parameters)
+    return ModuleLine(members, label, depth, sums, own, parameters)
 
 
-def _label(block: Block, above: str) -> str:
+def _label(block: ModuleNode, above: str) -> str:
     """What distinguishes a block from its siblings: its path, without the part that the parent shows."""
     return inner_path(block.path, above) if block.path else block.type
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any
 
 from torch_vis.graph.graph import Graph
+from torch_vis.graph.lifetimes import COLUMNS as MEMORY_COLUMNS
+from torch_vis.graph.lifetimes import Lifetimes
 from torch_vis.graph.metrics import Metrics
 
 LIMIT_KINDS: dict[str, str] = {
@@ -104,6 +107,12 @@ class Run:
     @limits.setter
     def limits(self, limits: Iterable[str]) -> None:
         self._limits = tuple(limit if isinstance(limit, Limit) else Limit(limit) for limit in limits)
+
+    @cached_property
+    def lifetimes(self) -> Lifetimes | None:
+        """The blocks of memory, what each is for and when it is alive; None where no memory was recorded."""
+        recorded = all(name in self.metrics for name in MEMORY_COLUMNS)
+        return Lifetimes(self.graph, self.metrics) if recorded else None
 
     @property
     def name(self) -> str:

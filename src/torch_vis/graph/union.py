@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from torch_vis.graph.flow import plain_views, roots
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.memory_use import MemoryByUse
+from torch_vis.graph.lifetimes import MemoryByUse
 from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.schema import COLUMNS, TABLES, Kind
 from torch_vis.graph.types import Bools, Ints
@@ -83,7 +83,7 @@ class UnionGraph:
         columns += [
             self._column(name, a[name], self.node_of_a, "@a") for name in compared if name in a and name in b
         ]
-        return Metrics({column.name: column for column in columns}, memory=self._memory(b.memory))
+        return Metrics({column.name: column for column in columns})
 
     def reads_of_removed(self) -> list[int]:
         """What operations of both runs read in ``a`` that only ``a`` computed: operation and value in turn."""
@@ -112,10 +112,8 @@ class UnionGraph:
         known[indices] = True if column.known is None else column.known
         return Column(name + suffix, values, along="before" if suffix else "node", known=known)
 
-    def _memory(self, memory: MemoryByUse | None) -> MemoryByUse | None:
+    def memory(self, memory: MemoryByUse) -> MemoryByUse:
         """The memory of ``b`` along the union; it stays as it is while operations of ``a`` alone run."""
-        if memory is None:
-            return None
         nothing = np.zeros(len(self.a.storage_bytes), dtype=np.int64)
         outside = memory.birth < 0
         start = np.bincount(memory.use[outside], memory.size_bytes[outside], minlength=len(memory.words))

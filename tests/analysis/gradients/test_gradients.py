@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import torch_vis as tv
-from torch_vis.graph.gradients import gradients
+from torch_vis.graph.lifetimes import gradients
 
 
 def network() -> nn.Module:

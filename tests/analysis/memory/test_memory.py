@@ -13,9 +13,9 @@ from torch import nn
 import torch_vis as tv
 from tests.kit.graphs import empty_graph, one_node_graph
 from tests.kit.traced import NAMES, traced
-from torch_vis.analysis.memory import Blocks, Use
 from torch_vis.analysis.memory.report import MemoryReport
 from torch_vis.errors import UsageError
+from torch_vis.graph.lifetimes import Lifetimes, Use
 from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.record import Run
 
@@ -23,7 +23,7 @@ from torch_vis.graph.record import Run
 @pytest.mark.parametrize("name", NAMES)
 def test_uses_add_up_to_the_measured_bytes(name: str) -> None:
     trace = traced(name)
-    blocks = Blocks(trace.graph, trace.metrics)
+    blocks = Lifetimes(trace.graph, trace.metrics)
     live, freed = trace.metrics["live_bytes"].values, trace.metrics["free_bytes"].values
     assert np.array_equal(blocks.after.sum(axis=0), live)
     assert np.array_equal(blocks.during.sum(axis=0), live + freed)

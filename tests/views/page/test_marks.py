@@ -15,7 +15,7 @@ import torch_vis as tv
 from tests.kit.browser import needs_browser
 from tests.views.page.test_browser import Block, Page
 from tests.views.page.test_panels import facts
-from torch_vis.graph.module_table import Outline
+from torch_vis.graph.module_table import ModuleTable
 
 pytestmark = needs_browser
 Show = Callable[[Any], Page]
@@ -223,7 +223,7 @@ def test_the_search_finds_what_is_computed_again(page: Page, trace: tv.Trace, te
 def test_the_module_table_counts_calls_as_the_printed_one_does(page: Page, trace: tv.Trace) -> None:
     found = modules(page)
     calls = column(page, "calls")
-    for block in Outline(trace.graph, trace.metrics).blocks[1:]:
+    for block in ModuleTable(trace.graph, trace.metrics).blocks[1:]:
         label = {"": "Checkpointed"}.get(block.path, block.path)
         rows = [row for name, row in found.items() if name.split()[0] == label]
         assert not rows or rows[0][calls] == str(block.calls), block.path

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import torch_vis as tv
 from tests.kit.screen import drive, panel, press, screen, settle
 from tests.views.text.test_module_tree import Checkpointed
-from torch_vis.graph.module_table import Outline
+from torch_vis.graph.module_table import ModuleTable
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import duration
 from torch_vis.interfaces.explorer.trace_source import TraceSource
@@ -40,7 +40,7 @@ def marked(forest: Any) -> list[str]:
 @pytest.mark.parametrize("inside", [False, True])
 def test_rows_have_the_figures_of_the_printed_table(reentrant: bool, inside: bool) -> None:
     _, trace = traced(reentrant, inside)
-    forest, outline = TraceSource(trace).forest, Outline(trace.graph, trace.metrics)
+    forest, outline = TraceSource(trace).forest, ModuleTable(trace.graph, trace.metrics)
     assert len(forest) == len(outline.blocks), "a module has one row"
     blocks = {(block.path, block.type): block for block in outline.blocks}
     numbers = forest.numbers

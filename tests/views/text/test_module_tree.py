@@ -25,7 +25,7 @@ from tests.kit.graphs import (
 )
 from torch_vis.errors import UsageError
 from torch_vis.graph import Column, Graph, Metrics
-from torch_vis.graph.module_table import Outline
+from torch_vis.graph.module_table import ModuleTable
 from torch_vis.graph.record import Run
 from torch_vis.graph.text import duration, size
 from torch_vis.ops.cost.compute import costs
@@ -186,7 +186,7 @@ def test_an_operator_that_runs_forward_and_backward_is_one_row_with_its_own_figu
     trace = tv.trace(step, torch.ones(3, requires_grad=True))
     found = {
         name: (sums.ops, sums.backward_ops)
-        for name, sums in Outline(trace.graph, trace.metrics).by_operator()
+        for name, sums in ModuleTable(trace.graph, trace.metrics).by_operator()
     }
     for name, figures in found.items():
         expected = [len(trace.graph.find(op=name, phase=phase)) for phase in ("forward", "backward")]
@@ -283,7 +283,7 @@ def test_columns_that_there_is_no_room_for_are_named() -> None:
 
 def test_the_outermost_rows_add_up_to_the_whole_graph() -> None:
     trace = tv.trace(nn.Sequential(*(Block(4) for _ in range(3))), torch.ones(2, 4), backward=True)
-    outline = Outline(trace.graph, trace.metrics)
+    outline = ModuleTable(trace.graph, trace.metrics)
     parts = [line.sums for line in outline.children(None)] + [outline.run.own]
     assert sum(part.ops for part in parts) == len(trace.graph.find(phase="forward"))
     assert sum(part.backward_ops for part in parts) == len(trace.graph.find(phase="backward"))
@@ -321,7 +321,7 @@ def test_what_backward_computes_again_counts_in_the_backward_columns_of_its_modu
     reentrant: bool, inside: bool
 ) -> None:
     trace = tv.trace(Checkpointed(reentrant, inside), torch.ones(2, 4), backward=True)
-    graph, outline = trace.graph, Outline(trace.graph, trace.metrics)
+    graph, outline = trace.graph, ModuleTable(trace.graph, trace.metrics)
     again = graph.find(flag="recompute")
     assert again
     paths = [block.path for block in outline.blocks[1:]]
@@ -343,9 +343,9 @@ def test_what_backward_computes_again_counts_in_the_backward_columns_of_its_modu
     called = {scope.path for scope in graph.scopes if scope.kind == "module"}
     for path in called:
         block = next(block for block in outline.blocks if block.path == path and block.kind == "module")
-        assert block.again == ((path + ".").startswith("layers.") and (not inside or path.count(".") == 2)), (
-            path
-        )
+        assert block.recomputed == (
+            (path + ".").startswith("layers.") and (not inside or path.count(".") == 2)
+        ), path
     marked = [line for line in body(text) if "↻" in line]
     assert marked and all("Checkpointed" not in line and "first" not in line for line in marked)
 
@@ -369,7 +369,7 @@ def test_only_layers_that_were_checkpointed_are_marked() -> None:
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_the_time_of_what_is_computed_again_is_not_forward_time(reentrant: bool) -> None:
     trace = tv.trace(Checkpointed(reentrant, False), torch.ones(2, 4), backward=True)
-    outline, time = Outline(trace.graph, trace.metrics), trace.metrics["scope_time_ns"]
+    outline, time = ModuleTable(trace.graph, trace.metrics), trace.metrics["scope_time_ns"]
     model = next(scope.index for scope in trace.graph.scopes if scope.type == "Checkpointed")
     inside = [scope for scope in trace.graph.scopes if scope.parent and scope.parent.index == model]
     layers = [block for block in outline.blocks if block.type == "Sequential"]
@@ -389,7 +389,7 @@ def test_the_backward_graph_of_a_captured_program_is_not_computed_again() -> Non
     trace = tv.trace(nn.Sequential(Block(4), nn.ReLU()), torch.ones(2, 4), backward=True, via="aot")
     text = show(trace)
     assert "computed again" not in text
-    inside = Outline(trace.graph, trace.metrics).children(None)
+    inside = ModuleTable(trace.graph, trace.metrics).children(None)
     captured = next(line.sums for line in inside if line.label.startswith("backward"))
     assert captured.backward_ops > 0  # a box of its own, with what it ran
 

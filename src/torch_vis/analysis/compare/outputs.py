@@ -13,9 +13,9 @@ from torch_vis.analysis.compare.wiring import (
     renamed_with_root,
     without_compile_prefix,
 )
-from torch_vis.analysis.gradients.accumulated import accumulated
+from torch_vis.analysis.gradients.accumulation import accumulated
 from torch_vis.graph import Graph
-from torch_vis.graph.gradients import ENDING, gradients
+from torch_vis.graph.lifetimes import ENDING, gradients
 from torch_vis.graph.types import Ints
 
 

@@ -3,17 +3,77 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 
-from torch_vis.analysis.gradients.accumulated import Accumulated, accumulated
 from torch_vis.analysis.gradients.tensor_stats import outside_tensors
+from torch_vis.graph.call import short_name
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.lifetimes import ENDING, ZEROING, gradients
+from torch_vis.ops.names import plain_name
 
 if TYPE_CHECKING:
     from torch_vis.capture.kept_tensors import KeptTensors
     from torch_vis.graph.graph import Graph
+
+
+OVERWRITING = ZEROING | {"copy_", "fill_", "_foreach_copy_"}  # nothing is left of what was there
+
+
+class Accumulated(NamedTuple):
+    """What was there before, what the run itself added, and the operations that did it.
+
+    ``own`` is None where that is no single value: added in several parts, or changed since (clipped, scaled).
+    """
+
+    before: int
+    own: int | None
+    nodes: tuple[int, ...]
+
+
+def accumulated(graph: Graph) -> dict[str, Accumulated]:
+    """The gradients of :func:`gradients` that hold more than this run's, by the same names.
+
+    >>> import torch, torch_vis as tv
+    >>> model, x = torch.nn.Linear(3, 1), torch.ones(2, 3)
+    >>> first, second = (tv.trace(model, x, backward=True).graph for _ in range(2))
+    >>> list(accumulated(first)), list(accumulated(second))
+    ([], ['bias', 'weight'])
+    """
+    found = {}
+    for name, value in gradients(graph).items():
+        row = _followed(graph, value, f"{name}{ENDING}")
+        if row is not None:
+            found[name] = row
+    return found
+
+
+def _followed(graph: Graph, value: int, name: str) -> Accumulated | None:
+    """Back from a gradient to what it was before the run; None where the run itself began it."""
+    parts: list[int] = []
+    nodes: list[int] = []
+    plain = True
+    while (node := int(graph.value_producer[value])) >= 0:
+        read = [one.index for one in graph.nodes[node].inputs]
+        storage = graph.value_storage[value]
+        same = [one for one in read if graph.value_storage[one] == storage]
+        op = short_name(graph.calls[graph.node_call[node]].op)
+        adds = plain_name(op) == "add" and len(read) == 2
+        if not same and adds and graph.values[read[0]].name == name:
+            same = read[:1]  # with create_graph=True the sum is a tensor of its own
+        if not same or op in OVERWRITING:
+            return None
+        value = same[0]
+        if adds and read[0] == value:
+            parts.append(read[1])
+        elif "view" not in graph.nodes[node].flags:
+            plain = False
+        nodes.append(node)
+    if graph.values[value].name != name or not nodes:
+        return None
+    return Accumulated(value, parts[0] if plain and len(parts) == 1 else None, tuple(nodes))
 
 
 def filled_before(graph: Graph, held: KeptTensors | None) -> dict[str, Accumulated]:

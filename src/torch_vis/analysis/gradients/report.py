@@ -20,17 +20,16 @@ from torch_vis.analysis.gradients.by_layer import (
     places_of,
 )
 from torch_vis.analysis.gradients.nan_origin import Origins, first_with, origins
-from torch_vis.analysis.gradients.source_line import line_to_mend
 from torch_vis.analysis.gradients.tensor_stats import (
     contents_and_norms,
     frozen_parameters,
     outside_faults,
     parameter_norms,
 )
-from torch_vis.analysis.report import Report
+from torch_vis.analysis.report import Charts, Report
 from torch_vis.errors import UsageError
-from torch_vis.graph.gradients import gradients
 from torch_vis.graph.graph import Node
+from torch_vis.graph.lifetimes import gradients
 from torch_vis.graph.metrics import Column
 from torch_vis.graph.schema import Phase, Role
 from torch_vis.graph.text import and_more
@@ -75,7 +74,7 @@ class Rectifier(NamedTuple):
     saturated_units: Numbers = Numbers()
 
 
-class GradientFlow(Report):
+class GradientsReport(Report):
     """Gradients layer by layer, in the order in which the layers ran forward.
 
     >>> import torch, torch_vis as tv
@@ -160,7 +159,7 @@ class GradientFlow(Report):
         rows = []
         for number, found in self._stuck.items():
             node = self.graph.nodes[number]
-            site, dead, saturated = line_to_mend(node), Numbers(found.dead), Numbers(found.saturated)
+            site, dead, saturated = node.user_line, Numbers(found.dead), Numbers(found.saturated)
             row = Rectifier(
                 *(node.path, number, found.units, len(dead), node.name, None if site is None else site.short),
                 *(dead, len(saturated), saturated),
@@ -297,12 +296,13 @@ class GradientFlow(Report):
             )
         return found
 
-    def charts(self) -> dict[str, Chart]:
+    def charts(self) -> Charts:
         """Gradients along the layers; of a deep stack of blocks, a line for each kind of layer in them."""
+        shown = [index for index, row in enumerate(self.layers) if row.rms and np.isfinite(row.rms)]
+        return Charts(layers=lambda: self._layers_chart(shown)) if shown else Charts()
+
+    def _layers_chart(self, shown: list[int]) -> Chart:
         names = self._labels()
-        shown = [place for place, row in enumerate(self.layers) if row.rms and np.isfinite(row.rms)]
-        if not shown:
-            return {}
         kinds = families(names, most=KINDS)
         groups: dict[str, list[int]] = {}
         for place in shown:
@@ -324,7 +324,7 @@ class GradientFlow(Report):
         along = Axis(f"layer of {inside}, first to last" if inside else "layer, first to last", names=names)
         title = "Gradient flow: how large the elements of each layer's gradient are"
         height = Axis("root mean square of the gradient", log=True)
-        return {"layers": Chart("lines", title, along, height, series, self._bounds(shown))}
+        return Chart("lines", title, along, height, series, self._bounds(shown))
 
     def _bounds(self, shown: list[int]) -> list[Series]:
         """Lines from which layers vanish or explode, along those that they hold for.
@@ -366,7 +366,7 @@ def _place(node: Node) -> str:
     where = f" in {node.path}" if node.path else ""
     of = node.link if node.phase == "backward" else None
     phase = node.phase if of is None else f"backward of {of.name}"
-    site = line_to_mend(node)
+    site = node.user_line
     return f"at {node.name} ({phase}){where}" + (f", {site.short}" if site else "")
 
 

@@ -23,10 +23,11 @@ from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.kernel_model import ARITHMETIC, VIEW, KernelEstimate
 from torch_vis.analysis.machine.lower_bound import least, summed
 from torch_vis.analysis.machine.resolve import machine
-from torch_vis.analysis.report import Report
+from torch_vis.analysis.report import Charts, Report
 from torch_vis.errors import UsageError
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.call import short_name
+from torch_vis.graph.lifetimes import peak_memory
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import count, duration, many, size
@@ -284,8 +285,8 @@ class LatencyReport(Report, Renamed):
         self.graph = graph
         self.machine = machine(hardware, calibration, devices=run.meta.get("devices", ()))
         self.prediction = predict(graph, metrics, self.machine)
-        live = metrics.get("live_bytes")
-        self.held = None if live is None else int(live.values.max())
+        peak = peak_memory(metrics)
+        self.held = None if peak is None else peak.size_bytes
 
     @property
     def total_ns(self) -> float:
@@ -408,23 +409,29 @@ class LatencyReport(Report, Renamed):
             Listing("unknown", unknown, self.prediction.unknown, heading="Operators whose time is not known"),
         )
 
-    def charts(self) -> Mapping[str, Chart]:
+    def charts(self) -> Charts:
         """Kinds of operation by device and host time; both streams over the run."""
+        return Charts(
+            kinds=lambda: self._kinds_chart(f"p{self._where}"),
+            timeline=lambda: self._timeline(f"P{self._where}"),
+        )
+
+    @property
+    def _where(self) -> str:
+        missing = self.unknown_operations
+        left_out = f": at least, without the work of {missing:,} of {len(self.graph):,} operations"
+        return f"redicted on {self.prediction.machine}{left_out if missing else ''}"
+
+    def _kinds_chart(self, on: str) -> Chart:
         rows = self.kinds[:BARS]
         known = [row for row in rows if row[2] is not None]
         times = [
             Series("device", [row[0] for row in known], [row[2] for row in known]),
             Series("host", [row[0] for row in rows], [row[3] for row in rows]),
         ]
-        missing = self.unknown_operations
-        left_out = f": at least, without the work of {missing:,} of {len(self.graph):,} operations"
-        on = f"redicted on {self.prediction.machine}{left_out if missing else ''}"
-        kinds = f"Device and host time by kind of operation, p{on}"
-        return {
-            # beside one another: device and host work at the same time, and the two add up to nothing
-            "kinds": Chart("dots", kinds, Axis("kind"), Axis("time", "ns"), times),
-            "timeline": self._timeline(f"P{on}"),
-        }
+        title = f"Device and host time by kind of operation, {on}"
+        # beside one another: device and host work at the same time, and the two add up to nothing
+        return Chart("dots", title, Axis("kind"), Axis("time", "ns"), times)
 
     def _timeline(self, on: str) -> Chart:
         """The time that passes, as what the device does with it: what reaches the top is what the run waits for."""

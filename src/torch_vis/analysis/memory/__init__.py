@@ -4,20 +4,3 @@ Everything here is worked out from lifetimes in the graph, so it holds for a run
 only followed shapes. A block of memory counts from the operation that makes it up to and including the last
 operation before which it is still there; what came from outside counts from the start.
 """
-
-from torch_vis.analysis.memory.caching_allocator import Caching, simulate_caching
-from torch_vis.analysis.memory.checkpointing import Checkpoint, Checkpointing
-from torch_vis.analysis.memory.kernel_workspace import Scratch, scratch_bytes
-from torch_vis.graph.lifetimes import Blocks, Tensor, Use
-
-__all__ = [
-    "Blocks",
-    "Caching",
-    "Checkpoint",
-    "Checkpointing",
-    "Scratch",
-    "Tensor",
-    "Use",
-    "scratch_bytes",
-    "simulate_caching",
-]

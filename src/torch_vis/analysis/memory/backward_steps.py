@@ -15,7 +15,7 @@ import numpy as np
 
 from torch_vis.analysis.memory.untraced_run import plain_sums
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.lifetimes import Blocks, Use
+from torch_vis.graph.lifetimes import Lifetimes, Use
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.types import Bools, Ints
 
@@ -43,7 +43,7 @@ class Steps:
     (5, 8, 10)
     """
 
-    def __init__(self, graph: Graph, blocks: Blocks) -> None:
+    def __init__(self, graph: Graph, blocks: Lifetimes) -> None:
         self.graph, self.blocks = graph, blocks
         again = graph.node_flags & Flag.RECOMPUTE != 0
         self.backward = np.flatnonzero((graph.node_phase == Phase.BACKWARD) & ~again)

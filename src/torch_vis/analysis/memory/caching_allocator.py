@@ -15,7 +15,7 @@ import numpy as np
 
 from torch_vis.analysis.memory.untraced_run import in_place_sums
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.lifetimes import Blocks
+from torch_vis.graph.lifetimes import Lifetimes
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.types import Ints
 
@@ -137,11 +137,11 @@ class Pool:
 
 
 def simulate_caching(
-    graph: Graph, blocks: Blocks, *, device: str, workspace: int = WORKSPACE, scratch: Ints | None = None
+    graph: Graph, blocks: Lifetimes, *, device: str, workspace: int = WORKSPACE, scratch: Ints | None = None
 ) -> Caching:
     """Play the run of one device through the caching allocator.
 
-    ``scratch`` is what each operation takes for itself while it runs. Blocks from outside are taken before the run,
+    ``scratch`` is what each operation takes for itself while it runs. Lifetimes from outside are taken before the run,
     those with names in the order of the names. ``workspace`` is what cuBLAS takes at the first matrix product of each
     thread, and keeps; autograd has a thread of its own for a GPU.
 
@@ -186,7 +186,7 @@ def simulate_caching(
     return Caching(device, peak, pool.reserved, free, held, where)
 
 
-def _from_outside(graph: Graph, blocks: Blocks, mine: Ints) -> list[int]:
+def _from_outside(graph: Graph, blocks: Lifetimes, mine: Ints) -> list[int]:
     """The blocks that are there before the run, in the order in which a model is moved to its device."""
     found = np.flatnonzero(mine & (blocks.birth < 0) & (blocks.death > 0))
     values = blocks.first_value[found]
@@ -195,7 +195,7 @@ def _from_outside(graph: Graph, blocks: Blocks, mine: Ints) -> list[int]:
     return found[np.argsort(np.where(names >= 0, names, last), kind="stable")].tolist()
 
 
-def _last_deaths(blocks: Blocks, stands_for: dict[int, int]) -> Ints:
+def _last_deaths(blocks: Lifetimes, stands_for: dict[int, int]) -> Ints:
     """When each block dies, with one that stands for others living as long as the last of them."""
     death: Ints = blocks.death.copy()
     for new, old in sorted(stands_for.items(), key=lambda pair: -int(blocks.birth[pair[0]])):

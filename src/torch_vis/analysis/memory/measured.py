@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.report import Report
+from torch_vis.analysis.report import Charts, Report
 from torch_vis.capture.timing.allocator_events import CudaFigures, Measured, measure
 from torch_vis.errors import NotTraceable, UsageError
 from torch_vis.graph.text import count, size
@@ -83,16 +83,17 @@ class AllocatorReport(Report):
         )
         return [Listing("Scratch of CPU kernels", fields, self.scratch)]
 
-    def charts(self) -> dict[str, Chart]:
+    def charts(self) -> Charts:
         """The CPU allocator's level, event by event."""
+        return Charts(timeline=self._timeline_chart) if len(self.events.change) else Charts()
+
+    def _timeline_chart(self) -> Chart:
         level = self.events.start_bytes + np.cumsum(self.events.change)
-        if not len(level):
-            return {}
         step = max(1, len(level) // POINTS)
         highest = [int(level[low : low + step].max()) for low in range(0, len(level), step)]
         line = Series("allocated", list(range(0, len(level), step)), highest)
         axes = Axis("allocations and frees, in order", "count"), Axis("allocated", "bytes")
-        return {"timeline": Chart("areas", "Memory that the CPU allocator has given out", *axes, [line])}
+        return Chart("areas", "Memory that the CPU allocator has given out", *axes, [line])
 
 
 def measure_memory(

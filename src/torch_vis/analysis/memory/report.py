@@ -4,34 +4,224 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.memory import (
-    Blocks,
-    Caching,
-    Checkpoint,
-    Checkpointing,
-    Tensor,
-    Use,
-    simulate_caching,
-)
-from torch_vis.analysis.memory import scratch_bytes as scratch_of
-from torch_vis.analysis.memory.caching_allocator import WORKSPACE
-from torch_vis.analysis.memory.checkpoint_report import RANDOM, Checkpointed, thinned
-from torch_vis.analysis.memory.checkpointing import paths_of
-from torch_vis.analysis.memory.live_tensors import Alive
+from torch_vis.analysis.memory.caching_allocator import WORKSPACE, Caching, simulate_caching
+from torch_vis.analysis.memory.checkpointing import Checkpoint, Checkpointing, paths_of
+from torch_vis.analysis.memory.kernel_workspace import scratch_bytes as scratch_of
 from torch_vis.analysis.memory.untraced_run import plain_live
-from torch_vis.analysis.report import Report, most
+from torch_vis.analysis.report import Charts, Report, most
 from torch_vis.errors import UsageError
-from torch_vis.graph.graph import Node
+from torch_vis.graph.graph import Graph, Node
+from torch_vis.graph.lifetimes import Lifetimes, Tensor, Use
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import count, duration, size
 from torch_vis.views.charts.chart import INK, Axis, Chart, Series, stages_of
-from torch_vis.views.text.table import PATH, Field, Listing, cut
+from torch_vis.views.text.table import PATH, Field, Listing, cut, table
+
+FIELDS = (
+    Field("size_bytes", "size", size),
+    Field("name", "tensor"),
+    Field("type", "type"),
+    Field("use", "use"),
+    Field("path", "module"),
+    Field("site", "source line"),
+    Field("born", "made by", count),
+    Field("dies", "freed by", count),
+)
+
+
+class LiveTensors(list[Tensor]):
+    """Tensors, the largest first; ``print`` shows the first of them as a table.
+
+    >>> import torch, torch_vis as tv
+    >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3))
+    >>> str(t.memory().at(1)).splitlines()[2].split()[:5]
+    ['24', 'B', 'weight', 'f32[2,', '3]']
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], graph: Graph) -> None:
+        super().__init__(tensors)
+        self._graph = graph
+
+    def listing(self, title: str = "", heading: str = "") -> Listing:
+        """The rows of the table."""
+        rows = [
+            (
+                tensor.size_bytes,
+                self._told(tensor),
+                str(tensor.type),
+                tensor.use,
+                tensor.path or "(root)",
+                None if tensor.site is None else tensor.site.short,
+                tensor.born,
+                tensor.dies,
+            )
+            for tensor in self
+        ]
+        return Listing(title, FIELDS, rows, heading=heading)
+
+    def _told(self, tensor: Tensor) -> str:
+        """What a tensor is called; one without a name, by what made it."""
+        made = tensor.name.startswith("%") and tensor.born is not None
+        return f"{tensor.name} of {self._graph.nodes[tensor.born].name}" if made else tensor.name
+
+    def __str__(self) -> str:
+        return "\n".join(table(self.listing())) if self else "nothing is alive"
+
+
+RANDOM = (  # what torch.utils.checkpoint keeps besides tensors that operations read
+    "not counted: 5,056 bytes of random state a call (preserve_rng_state), and what a call is given but does not read"
+)
+POINTS = 2000  # along a timeline; beyond, the highest of each stretch is drawn
+
+
+class Again(NamedTuple):
+    """A module whose calls are computed again in backward, and what that costs; None where it is not known."""
+
+    path: str
+    type: str
+    calls: int
+    extra_flops: int | None
+    extra_time_ns: int | None
+
+
+class CheckpointedReport(Report):
+    """The memory of a run if some module calls were checkpointed.
+
+    ``peak_bytes`` is the peak then, and ``before_bytes`` the one now. ``recomputing`` says whether it is reached while
+    a call is computed again: those operations are not among the recorded ones, so that ``live``, the bytes during each
+    of these, does not go as high.
+    """
+
+    title = "Memory with checkpoints"
+
+    def __init__(self, run: Checkpointing, paths: list[str], *, predicted: bool) -> None:
+        found = run.with_checkpoints(paths)
+        self.graph, self.predicted = run.graph, predicted
+        self.peak_bytes, self.recomputing, self.live = found.peak_bytes, found.recomputing, found.live
+        self.before_bytes, self._before = run.blocks.peak_bytes, run.blocks.live
+        self._repeated, self._retained = run.steps.repeated, run.steps.retained
+        self.modules = _modules(run, found.scopes.tolist(), predicted)
+
+    @property
+    def saved_bytes(self) -> int:
+        """How much lower the peak is; negative where computing again takes the run above it."""
+        return self.before_bytes - self.peak_bytes
+
+    @property
+    def extra_flops(self) -> int | None:
+        """The FLOPs that are computed again; None where those of an operation are not known."""
+        return _sum([row.extra_flops for row in self.modules])
+
+    @property
+    def extra_time_ns(self) -> int | None:
+        """The time of the operations that are computed again; None where nothing was run."""
+        return _sum([row.extra_time_ns for row in self.modules])
+
+    def facts(self) -> dict[str, str]:
+        """The two peaks, and what the lower one costs."""
+        lower = self.saved_bytes
+        change = f"{size(abs(lower))} {'lower' if lower >= 0 else 'higher'}"
+        share = f" ({abs(lower) / self.before_bytes:.0%})" if self.before_bytes else ""
+        when = ", reached while a call is computed again" if self.recomputing else ""
+        found = {"peak now": size(self.before_bytes), "new peak": f"{size(self.peak_bytes)}{when}"}
+        found["change"] = f"{change}{share}" if lower else "none"
+        if self.extra_flops is not None:
+            found["extra FLOPs"] = count(self.extra_flops)
+        if self.extra_time_ns is not None:
+            found["extra time"] = (
+                f"about {duration(self.extra_time_ns)}, as the operations took when recorded"
+            )
+        return found
+
+    def listings(self) -> list[Listing]:
+        """What is computed again, module by module."""
+        rows = [(row.path or "(root)", *row[1:]) for row in self.modules]
+        return [Listing("Computed again", AGAIN, rows, heading="Computed again in backward")]
+
+    def charts(self) -> Charts:
+        """The bytes alive along the run, now and with checkpoints."""
+        return Charts(timeline=self._timeline_chart) if len(self.graph) else Charts()
+
+    def _timeline_chart(self) -> Chart:
+        lines: list[Series] = []
+        for name, live in (("now", self._before), ("with checkpoints", self.live)):
+            x, chosen = thinned(live)
+            names = [f"{number:,} {self.graph.nodes[number].name}" for number in x]
+            # the second in dashes over the first: for part of a run the two are often the same
+            lines.append(Series(name, x, live[chosen].tolist(), names, dashed=bool(lines)))
+        peak = Series(f"new peak: {size(self.peak_bytes)}", [0, len(self.graph) - 1], [self.peak_bytes] * 2)
+        along = Axis("operation, in the order of the run", "count")
+        title, held = "Memory with checkpoints", Axis("held by tensors", "bytes")
+        return Chart("lines", title, along, held, lines, [peak], stages_of(self.graph))
+
+    def notes(self) -> list[str]:
+        """What the figures are and are not."""
+        found = [
+            "worked out from the lifetimes of this run, nothing was run again: what tensors hold if "
+            "torch.utils.checkpoint.checkpoint(module, …, use_reentrant=False) calls the modules"
+        ]
+        if self.modules:
+            found.append(RANDOM)
+        if self._repeated:
+            found.append(
+                "backward came by the same forward pass more than once: torch would compute the calls again each time "
+                "and keep nothing in between, which is not followed here; the new peak may be lower"
+            )
+        if self._retained:
+            found.append(
+                "backward let go of nothing that was saved: it is taken to be held by the program; if it was kept by "
+                "retain_graph=True, the new peak may be lower"
+            )
+        if self.predicted:
+            found.append("nothing was run: these are the lifetimes of a run by shapes alone")
+        if not self.modules:
+            found.append("none of these calls saves anything for backward that it could forget")
+        return found
+
+
+AGAIN = (
+    Field("path", "module"), Field("type", "class"), Field("calls", "calls", count),
+    Field("extra_flops", "extra FLOPs", count), Field("extra_time_ns", "extra time", duration),
+)  # fmt: skip
+
+
+def _modules(run: Checkpointing, scopes: list[int], predicted: bool) -> list[Again]:
+    """The modules of some calls, each once."""
+    flops, times = run.extra("flops"), None if predicted else run.extra("time_ns")
+    calls: dict[int, list[int]] = {}
+    for scope in scopes:
+        calls.setdefault(int(run.graph.scope_module[scope]), []).append(scope)
+    found = []
+    for number, inside in calls.items():
+        module = run.graph.modules[number]
+        costs = [
+            None if known is None else _sum([known[scope] for scope in inside]) for known in (flops, times)
+        ]
+        found.append(Again(module.path, module.type, len(inside), *costs))
+    return found
+
+
+def _sum(amounts: list[int | None]) -> int | None:
+    """What amounts come to; None where one of them is not known."""
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if len(known) == len(amounts) else None
+
+
+def thinned(live: Any) -> tuple[list[int], Any]:
+    """Places along a timeline, few enough to draw: of each stretch the one where most is alive."""
+    if len(live) <= POINTS:
+        return list(range(len(live))), np.arange(len(live))
+    edges = np.linspace(0, len(live), POINTS + 1).astype(np.int64)
+    chosen = np.array([low + int(live[low:high].argmax()) for low, high in pairwise(edges.tolist())])
+    return chosen.tolist(), chosen
+
 
 BARS = 30
 SCRATCH = "an estimate: 4 of 5 convolutions within 2 %, LSTMs up to 37 % low"
@@ -67,7 +257,7 @@ class MemoryReport(Report):
 
     def __init__(self, run: Run) -> None:
         self.graph, self.metrics, self.meta = run.graph, run.metrics, run.meta
-        self.blocks = Blocks(self.graph, self.metrics)
+        self.blocks = run.lifetimes or Lifetimes(self.graph, self.metrics)
         self.predicted = bool(self.meta.get("fake"))
 
     # ---------------------------------------------------------------- what tensors hold
@@ -84,11 +274,11 @@ class MemoryReport(Report):
         return None if node is None else Node(self.graph, node)
 
     @cached_property
-    def peak(self) -> Alive:
+    def peak(self) -> LiveTensors:
         """The tensors that make up the peak, the largest first."""
         return self.at(self.blocks.peak_node)
 
-    def at(self, node: Node | int | None) -> Alive:
+    def at(self, node: Node | int | None) -> LiveTensors:
         """The tensors that are alive while an operation runs, the largest first; for None, before the run.
 
         It is a list, of which ``print`` shows a table.
@@ -98,7 +288,7 @@ class MemoryReport(Report):
         >>> [tensor.name for tensor in t.memory().at(t.graph.nodes[0])]
         ['weight', 'input', 'bias']
         """
-        return Alive(self.blocks.tensors(self.blocks.alive(self._number(node))), self.graph)
+        return LiveTensors(self.blocks.tensors(self.blocks.alive(self._number(node))), self.graph)
 
     def _number(self, node: Node | int | None) -> int | None:
         """The number of an operation of this run."""
@@ -171,7 +361,7 @@ class MemoryReport(Report):
         rows = self._checkpointing.rows()
         return [row._replace(extra_time_ns=None) for row in rows] if self.predicted else rows
 
-    def checkpoint(self, modules: str | Sequence[str]) -> Checkpointed:
+    def checkpoint(self, modules: str | Sequence[str]) -> CheckpointedReport:
         """The memory of the run if all calls of these modules (paths or patterns) were checkpointed together.
 
         ``print`` shows both peaks and what it costs; ``.figure()`` draws the memory along the run, now and then.
@@ -182,7 +372,7 @@ class MemoryReport(Report):
         >>> report.peak_bytes, report.checkpoint("?").peak_bytes
         (2509064, 1591560)
         """
-        return Checkpointed(self._checkpointing, paths_of(modules), predicted=self.predicted)
+        return CheckpointedReport(self._checkpointing, paths_of(modules), predicted=self.predicted)
 
     # ---------------------------------------------------------------- allocators
 
@@ -279,10 +469,12 @@ class MemoryReport(Report):
             listings.append(Listing(title, CHECKPOINTS, calls, heading=heading))
         return listings
 
-    def charts(self) -> dict[str, Chart]:
+    def charts(self) -> Charts:
         """The timeline by use, and the modules at the peak."""
-        if not len(self.graph):
-            return {}
+        some = len(self.graph) > 0
+        return Charts(timeline=self._timeline_chart, modules=self._modules_chart) if some else Charts()
+
+    def _timeline_chart(self) -> Chart:
         x, chosen = thinned(self.blocks.live)
         names = [f"{number:,} {self.graph.nodes[number].name}" for number in x]
         series = [
@@ -293,18 +485,18 @@ class MemoryReport(Report):
         title = "Predicted memory by use" if self.predicted else "Memory by use"
         node = self.peak_node
         title += f", {size(self.peak_bytes)} at the peak" + (f" (operation {node.index:,})" if node else "")
-        peak = Series(
-            "peak", [x[0], x[-1]], [self.peak_bytes] * 2, color=INK
-        )  # often of one operation, hardly seen
+        # often of one operation, hardly seen
+        peak = Series("peak", [x[0], x[-1]], [self.peak_bytes] * 2, color=INK)
         along = Axis("operation, in the order of the run", "count")
         held = Axis("held by tensors", "bytes")
-        timeline = Chart("areas", title, along, held, series, [peak], stages_of(self.graph))
+        return Chart("areas", title, along, held, series, [peak], stages_of(self.graph))
+
+    def _modules_chart(self) -> Chart:
         shares = self.by_module[:BARS]
         labels, heights = [self._label(row.name) for row in shares], [row.size_bytes for row in shares]
         bars = [Series("at the peak", labels, heights)]
         title = f"Memory at the peak by module{most(len(shares), len(self.by_module))}"
-        modules = Chart("bars", title, Axis("module"), Axis("held by tensors", "bytes"), bars)
-        return {"timeline": timeline, "modules": modules}
+        return Chart("bars", title, Axis("module"), Axis("held by tensors", "bytes"), bars)
 
     def _label(self, path: str) -> str:
         """What a module is called; one that has but a number is told with its class."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from torch_vis.graph.call import Slot
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.lifetimes import Blocks
+from torch_vis.graph.lifetimes import Lifetimes
 from torch_vis.graph.schema import Flag, Kind, Phase
 from torch_vis.graph.types import Ints
 
@@ -20,7 +20,7 @@ def plain_sums(graph: Graph) -> Ints:
     )
 
 
-def in_place_sums(graph: Graph, blocks: Blocks) -> tuple[Ints, Ints]:
+def in_place_sums(graph: Graph, blocks: Lifetimes) -> tuple[Ints, Ints]:
     """Blocks that a plain run would not make, and for each the block that it would write to in its place.
 
     Where two gradients meet, autograd adds the second into the first. Under a dispatch mode it makes a third, since it
@@ -55,7 +55,7 @@ def in_place_sums(graph: Graph, blocks: Blocks) -> tuple[Ints, Ints]:
     return np.array(made, dtype=np.int64), np.array(reused, dtype=np.int64)
 
 
-def plain_live(graph: Graph, blocks: Blocks) -> Ints:
+def plain_live(graph: Graph, blocks: Lifetimes) -> Ints:
     """Bytes alive while each operation runs, in a plain run."""
     made, _ = in_place_sums(graph, blocks)
     live = blocks.live.copy()

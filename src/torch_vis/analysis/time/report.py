@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from torch_vis.analysis.report import Report, most
+from torch_vis.analysis.report import Charts, Report, most
 from torch_vis.analysis.time.breakdown import Called, Group, Timing
 from torch_vis.analysis.time.device_activity import DeviceUse, devices
 from torch_vis.graph.graph import Node
@@ -295,10 +295,20 @@ class TimeReport(Report):
 
     # ---------------------------------------------------------------- as a figure
 
-    def charts(self) -> Mapping[str, Chart]:
+    def charts(self) -> Charts:
         """Bars by module (forward operations, host, backward), by operator, by line; of a device, its kernels."""
         if not len(self.graph):
-            return {}
+            return Charts()
+        builders: dict[str, Callable[[], Chart]] = {}
+        if any(self._is_module(row) for row in self.modules):
+            builders["modules"] = self._modules_chart
+        builders["operators"] = lambda: _groups_chart("operator", self.operators)
+        builders["lines"] = lambda: _groups_chart("source line", self.lines)
+        if self.device is not None and self.device.launches:
+            builders["kernels"] = self._kernels_chart
+        return Charts(**builders)
+
+    def _modules_chart(self) -> Chart:
         every = [row for row in self.modules if self._is_module(row)]
         modules = every[:BARS]
         labels = [f"{row.name} {row.type}" if row.name not in ("", row.type) else row.type for row in modules]
@@ -310,22 +320,22 @@ class TimeReport(Report):
             "backward operations": [row.backward_ns - row.recomputed_ns for row in modules],
             "computed again in backward": [row.recomputed_ns for row in modules],
         }
-        found = {}
-        if modules:
-            series = [Series(name, labels, times) for name, times in parts.items() if any(times)]
-            title = f"Time by module, with the modules inside it{most(len(modules), len(every))}"
-            found["modules"] = _bars(title, "module", series)
-        for name, groups in (("operators", self.operators), ("lines", self.lines)):
-            shown = groups[:BARS]
-            one = Series("host", [row.name for row in shown], [row.time_ns for row in shown])
-            of = "source line" if name == "lines" else "operator"
-            found[name] = _bars(f"Time by {of}{most(len(shown), len(groups))}", of, [one])
-        if self.device is not None and self.device.launches:
-            kernels = self.device.kernels[:BARS]
-            one = Series("device", [row.name for row in kernels], [row.time_ns for row in kernels])
-            title = f"Kernel time on cuda:{self.device.number}{most(len(kernels), len(self.device.kernels))}"
-            found["kernels"] = _bars(title, "kernel", [one])
-        return found
+        series = [Series(name, labels, times) for name, times in parts.items() if any(times)]
+        title = f"Time by module, with the modules inside it{most(len(modules), len(every))}"
+        return _bars(title, "module", series)
+
+    def _kernels_chart(self) -> Chart:
+        assert self.device is not None
+        kernels = self.device.kernels[:BARS]
+        series = Series("device", [row.name for row in kernels], [row.time_ns for row in kernels])
+        title = f"Kernel time on cuda:{self.device.number}{most(len(kernels), len(self.device.kernels))}"
+        return _bars(title, "kernel", [series])
+
+
+def _groups_chart(kind: str, groups: Sequence[Group]) -> Chart:
+    shown = groups[:BARS]
+    series = Series("host", [row.name for row in shown], [row.time_ns for row in shown])
+    return _bars(f"Time by {kind}{most(len(shown), len(groups))}", kind, [series])
 
 
 def _called(row: Called, number: int) -> list[Any]:

@@ -23,9 +23,9 @@ from torch_vis.capture.recording.opaque_nodes import record_fill
 from torch_vis.capture.recording.recorder import FORWARD, Recorder
 from torch_vis.capture.recording.source_lines import resolve
 from torch_vis.graph.graph import Graph, GraphBuilder
+from torch_vis.graph.lifetimes import block_births
 from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.schema import Flag, Kind, Module, Phase, ResultRow, Role, TensorType
-from torch_vis.graph.storage_births import block_births
 from torch_vis.graph.tree import Tree
 from torch_vis.graph.types import Bools, Ints
 

@@ -75,9 +75,9 @@ def _without_run(found: model_spec.Subject, out: Output) -> int:
 
 def _modules(trace: Any) -> list[dict[str, Any]]:
     """The module tree as flat records, in reading order."""
-    from torch_vis.graph.module_table import Outline
+    from torch_vis.graph.module_table import ModuleTable
 
-    outline = Outline(trace.graph, trace.metrics)
+    outline = ModuleTable(trace.graph, trace.metrics)
     return [
         {
             "path": block.path,

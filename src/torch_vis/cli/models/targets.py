@@ -80,9 +80,11 @@ def load(path: str) -> Trace:
 
 def facts(trace: Trace) -> dict[str, Any]:
     """What a trace comes to, as plain data."""
+    from torch_vis.graph.lifetimes import peak_memory
     from torch_vis.graph.schema import Phase
 
     graph, metrics, meta = trace.graph, trace.metrics, trace.meta
+    peak = peak_memory(metrics)
     phases = graph.node_phase.tolist()
     named = {Phase(number).name.lower(): phases.count(number) for number in sorted(set(phases))}
     return {
@@ -93,7 +95,7 @@ def facts(trace: Trace) -> dict[str, Any]:
         "inputs": [{"name": v.name, "type": str(v.type)} for v in graph.inputs if v.role == "input"],
         "wall_ns": meta.get("wall_ns"),
         "flops": _total(metrics, "flops"),
-        "peak_bytes": _peak(metrics),
+        "peak_bytes": None if peak is None else peak.size_bytes,
         "limits": list(trace.limits),
     }
 
@@ -104,16 +106,6 @@ def _total(metrics: Any, name: str) -> dict[str, Any] | None:
         return None
     column = metrics[name]
     return {"sum": column.total(), "unknown_operations": column.uncovered}
-
-
-def _peak(metrics: Any) -> int | None:
-    if not {"live_bytes", "free_bytes"} <= set(metrics) or not len(metrics["live_bytes"]):
-        return None
-    live, freed = metrics["live_bytes"], metrics["free_bytes"]
-    values = live.values + freed.values
-    if live.known is not None:
-        values = values[live.known]
-    return int(values.max()) if len(values) else None
 
 
 TRUST = "load the file as torch does: it can run any code on this machine, so only for files from people you trust"

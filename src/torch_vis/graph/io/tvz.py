@@ -34,6 +34,7 @@ import numpy as np
 from torch_vis.errors import FileError, GraphError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.io.atomic import PathLike, read_whole, replacing
+from torch_vis.graph.io.codec import FLOATS, INTEGERS, decode, encode
 from torch_vis.graph.io.tables_json import (
     FORMAT,
     check_header,
@@ -48,14 +49,13 @@ from torch_vis.graph.io.tables_json import (
 from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.record import Limit, Run
 from torch_vis.graph.schema import COLUMNS
-from torch_vis.graph.types import Array, Ints
+from torch_vis.graph.types import Array
 
 VERSION = 1
 MARKER = "torch_vis.json"
 # At a million operations, level 6 takes twice as long for 6 % fewer bytes, level 1 a third less for 7 % more.
 LEVEL = 4
-INTEGERS = ("<i1", "<i2", "<i4", "<i8")
-FLOATS = ("<f2", "<f4", "<f8")
+STORED = tuple(f"<{code}" for code in INTEGERS + FLOATS)
 MOST_EXPANSION = 1100  # deflate cannot pack tighter than 1032 to 1
 
 # What zipfile, zlib, json and our own decoding can raise on bytes that are not what they were.
@@ -168,44 +168,18 @@ def _read_metric(archive: zipfile.ZipFile, number: int, entry: Mapping[str, Any]
 
 def _write_column(archive: zipfile.ZipFile, name: str, column: Array) -> dict[str, Any]:
     """Store one column and say how."""
-    steps = False
-    if column.dtype.kind == "f":
-        stored = column.astype(column.dtype.newbyteorder("<"), copy=False)
-    else:
-        wide = column.astype(
-            np.int64
-        )  # unsigned 64-bit numbers wrap here and wrap back in _read_column's caller
-        gaps = np.diff(wide, prepend=np.int64(0))
-        steps = len(wide) > 1 and bool((gaps[1:] >= 0).all())
-        stored = _narrow(gaps if steps else wide)
-    planes = stored.reshape(-1, 1).view(np.uint8).T
-    _write(archive, name, np.ascontiguousarray(planes).data)
-    return {"rows": len(column), "stored": _little(stored.dtype), "steps": steps}
+    encoded = encode(column)
+    _write(archive, name, encoded.data)
+    return {"rows": len(column), "stored": f"<{encoded.code}", "steps": encoded.difference}
 
 
-def _read_column(archive: zipfile.ZipFile, name: str, how: Mapping[str, Any]) -> Ints:
+def _read_column(archive: zipfile.ZipFile, name: str, how: Mapping[str, Any]) -> Array:
     """The inverse of ``_write_column``, up to the width of the integers."""
     rows, stored = how["rows"], how["stored"]
-    if type(rows) is not int or rows < 0 or stored not in INTEGERS + FLOATS:
+    if type(rows) is not int or rows < 0 or stored not in STORED:
         raise ValueError(f"{name} cannot have {rows!r} rows of {stored!r}")
-    dtype = np.dtype(stored)
-    data = _read(archive, name, size=rows * dtype.itemsize)
-    planes = np.frombuffer(data, dtype=np.uint8).reshape(dtype.itemsize, rows)
-    column: Array = np.ascontiguousarray(planes.T).reshape(-1).view(dtype)
-    return np.cumsum(column, dtype=np.int64) if how["steps"] else column
-
-
-def _narrow(column: Array) -> Ints:
-    low, high = (int(column.min()), int(column.max())) if len(column) else (0, 0)
-    for name in INTEGERS[:-1]:
-        limits = np.iinfo(name)
-        if limits.min <= low and high <= limits.max:
-            return column.astype(name)
-    return column.astype("<i8", copy=False)
-
-
-def _little(dtype: np.dtype[Any]) -> str:
-    return f"<{dtype.kind}{dtype.itemsize}"
+    data = _read(archive, name, size=rows * np.dtype(stored).itemsize)
+    return decode(data, stored[1:], bool(how["steps"]))
 
 
 def _write(archive: zipfile.ZipFile, name: str, data: Any) -> None:

@@ -12,9 +12,8 @@ import numpy as np
 from torch_vis._trace import Trace
 from torch_vis.errors import TensorsMissing
 from torch_vis.graph import Graph
-from torch_vis.graph.gradients import ENDING, gradients
-from torch_vis.graph.module_table import output_values
-from torch_vis.graph.module_totals import places_of_calls
+from torch_vis.graph.lifetimes import ENDING, gradients
+from torch_vis.graph.module_table import output_values, places_of_calls
 from torch_vis.graph.schema import Phase, Role
 from torch_vis.graph.text import count, duration, many, size
 from torch_vis.graph.tree import inner_path

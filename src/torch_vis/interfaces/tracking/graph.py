@@ -11,6 +11,7 @@ import numpy as np
 
 from torch_vis._trace import Trace
 from torch_vis.graph.call import short_name
+from torch_vis.graph.lifetimes import peak_memory
 from torch_vis.graph.schema import Flag, Kind, Phase, Role
 from torch_vis.graph.types import Array, Ints
 from torch_vis.interfaces.collector import collector_paused
@@ -672,9 +673,9 @@ def memory_of(tracked: TrackedGraph) -> dict[str, int | None] | None:
         return None
     alloc, free, live = (metrics[name].values for name in ("alloc_bytes", "free_bytes", "live_bytes"))
     start = int(live[0] - alloc[0] + free[0]) if len(live) else 0
-    # What an operation frees is there until it has run.
-    peak = int((live + free).max()) if len(live) else 0
-    figures = (start, int(alloc.sum()), int(free.sum()), peak, int(live[-1]) if len(live) else 0)
+    peak = peak_memory(metrics)
+    most = 0 if peak is None else peak.size_bytes
+    figures = (start, int(alloc.sum()), int(free.sum()), most, int(live[-1]) if len(live) else 0)
     return dict(zip(MEMORY, figures, strict=True))
 
 

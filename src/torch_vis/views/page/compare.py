@@ -10,6 +10,7 @@ import numpy as np
 from torch_vis.graph import Metrics
 from torch_vis.graph.flow import parameters_used
 from torch_vis.graph.io.atomic import PathLike, replacing
+from torch_vis.graph.lifetimes import peak_memory
 from torch_vis.graph.metrics import METRIC_INFO
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Phase
@@ -89,7 +90,9 @@ def comparison(
         "breaks": [vars(row) for row in Breaks(b.meta.get("program"))],
         "read_before": union.reads_of_removed(),
     }
-    return title, *payload(Run(union.graph, metrics, limits, meta), recomputed=union.recomputed(), **more)
+    memory = None if b.lifetimes is None else union.memory(b.lifetimes.by_use)
+    run = Run(union.graph, metrics, limits, meta)
+    return title, *payload(run, recomputed=union.recomputed(), memory=memory, **more)
 
 
 def _measured(run: Run) -> Metrics:
@@ -104,7 +107,7 @@ def _side(name: str, run: Run) -> dict[str, Any]:
         if metric in metrics:
             totals[metric] = [metrics[metric].total(), metrics[metric].uncovered]
     counts = np.bincount(graph.node_phase, minlength=len(Phase))
-    again = graph.tree.recomputed
+    again, peak = graph.tree.recomputed, peak_memory(metrics)
     return {
         "name": name,
         "phases": {phase.name.lower(): int(counts[phase]) for phase in Phase if counts[phase]},
@@ -112,20 +115,10 @@ def _side(name: str, run: Run) -> dict[str, Any]:
         "tensors": len(graph.value_type),
         "calls": sum(scope.kind == "module" and not again[scope.index] for scope in graph.scopes),
         "recomputed": int((graph.node_flags & Flag.RECOMPUTE != 0).sum()),
-        "peak_bytes": _peak(metrics),
+        "peak_bytes": None if peak is None else peak.size_bytes,
         "totals": totals,
         "meta": plain_meta(meta),
     }
-
-
-def _peak(metrics: Metrics) -> int | None:
-    """The most that was alive at once; what an operation frees is there until it has run."""
-    if "live_bytes" not in metrics or not len(metrics["live_bytes"]):
-        return None
-    live = metrics["live_bytes"]
-    alive = live.values + (metrics["free_bytes"].values if "free_bytes" in metrics else 0)
-    alive = alive if live.known is None else alive[live.known]
-    return int(alive.max()) if len(alive) else None
 
 
 def _changes(union: UnionGraph, words: Mapping[int, Sequence[str]]) -> dict[str, Any]:

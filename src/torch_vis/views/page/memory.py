@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_vis.graph import Graph, Metrics
+from torch_vis.graph import Graph
+from torch_vis.graph.lifetimes import MemoryByUse
 
 
-def memory_columns(graph: Graph, metrics: Metrics) -> tuple[list[str], dict[str, Any]]:
+def memory_columns(graph: Graph, memory: MemoryByUse | None) -> tuple[list[str], dict[str, Any]]:
     """The words for the uses there are, and the columns; nothing where no memory was recorded.
 
     ``storage_from`` is there if a block of which the graph says that it came from outside takes up memory only later.
     """
-    memory = metrics.memory
     if memory is None:
         return [], {}
     columns = {"storage_use": memory.use, "storage_value": memory.value}

@@ -12,6 +12,7 @@ from torch_vis.graph.call import short_name
 from torch_vis.graph.flow import parameters_used
 from torch_vis.graph.io.codec import pack
 from torch_vis.graph.io.tables_json import tables_to_plain
+from torch_vis.graph.lifetimes import MemoryByUse
 from torch_vis.graph.record import Run
 from torch_vis.graph.repeats import Elements, folds
 from torch_vis.graph.schema import COLUMNS
@@ -28,11 +29,13 @@ def payload(
     run: Run,
     *,
     recomputed: Any = None,
+    memory: MemoryByUse | None = None,
     **more: Any,
 ) -> tuple[dict[str, Any], str]:
     """The page's tables as JSON data, and its columns as text; ``more`` goes into the tables.
 
-    ``recomputed`` says which calls backward ran again, where the graph was put together and cannot be asked.
+    ``recomputed`` says which calls backward ran again, and ``memory`` what memory is for, where the graph was put
+    together and cannot be asked.
     """
     graph, metrics = run.graph, run.metrics
     columns = {name: getattr(graph, name) for name in COLUMNS if name not in DERIVED}
@@ -47,7 +50,9 @@ def payload(
         columns[f"metric:{name}"] = column.values
         if column.known is not None:
             columns[f"known:{name}"] = column.known
-    uses, lines = memory_columns(graph, metrics)
+    if memory is None and run.lifetimes is not None:
+        memory = run.lifetimes.by_use
+    uses, lines = memory_columns(graph, memory)
     status = metrics["difference"].values if "difference" in metrics else None
     directory, text = pack({**columns, **lines, **fold_columns(graph, again, status)})
     tables = tables_to_plain(graph)

@@ -7,12 +7,15 @@ records below; a question that a source cannot answer gets None, and the panel s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torch_vis.graph import Graph, Metrics
+from torch_vis.graph.lifetimes import Lifetimes
+from torch_vis.graph.record import Run
 from torch_vis.graph.types import Ints
 from torch_vis.views.terminal.forest import Forest
 
@@ -130,6 +133,13 @@ class Source:
         """For each call in the graph, the row that it belongs to; -1 for none."""
         self.other: Source | None = None
         """A second source to compare this one with."""
+
+    @cached_property
+    def lifetimes(self) -> Lifetimes | None:
+        """The blocks of memory of the run; None where there is no run, or no memory was recorded."""
+        if self.graph is None or self.metrics is None:
+            return None
+        return Run(self.graph, self.metrics).lifetimes
 
     def details(self, row: int) -> Details:
         """What a row is; ``tensors`` come without their figures."""

@@ -13,8 +13,7 @@ import numpy as np
 
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.call import short_name
-from torch_vis.graph.io.atomic import PathLike, replacing
-from torch_vis.graph.module_table import Outline
+from torch_vis.graph.module_table import ModuleTable
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import count, duration, inert, size
@@ -30,16 +29,10 @@ COSTLIEST = 12
 NESTED = "Each dot is a level deeper. A row without a class has the operations that the module above it runs itself."
 
 
-def save(path: PathLike, run: Run) -> None:
-    """Write the report."""
-    with replacing(path) as file:
-        file.write(report(run).encode())
-
-
 def report(run: Run) -> str:
     """The report as text."""
     graph, metrics, limits, meta = run.graph, run.metrics, run.limits, run.meta
-    outline = Outline(graph, metrics)
+    outline = ModuleTable(graph, metrics)
     lines = [f"# {escaped(str(meta.get('model') or 'Run'))}", "", escaped(title_of(graph, meta)), ""]
     lines += [
         f"- **{name}**: {escaped(fact)}" for name, fact in totals(graph, metrics, meta, outline).items()
@@ -71,7 +64,7 @@ def _breaks(meta: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _modules(outline: Outline) -> list[str]:
+def _modules(outline: ModuleTable) -> list[str]:
     _, rows, hidden = tree_rows(outline, "auto")
     fields, cells = module_listing(rows).shown()
     left = sum(field.show is None for field in fields)
@@ -121,11 +114,8 @@ def _sums(metrics: Metrics, name: str, group: Any, groups: int) -> list[int | No
     """A metric summed over each group; None for one of which nothing is known."""
     if name not in metrics:
         return [None] * groups
-    column = metrics[name]
-    known = np.ones(len(column), dtype=bool) if column.known is None else column.known
-    totals = np.bincount(group[known], weights=column.values[known], minlength=groups)
-    some = np.bincount(group[known], minlength=groups) > 0
-    return [round(total) if any_ else None for total, any_ in zip(totals.tolist(), some.tolist())]
+    sums, _ = metrics[name].sums(group, groups)
+    return sums
 
 
 def _cell(amount: int | None, show: Any) -> str:

@@ -9,12 +9,10 @@ from dataclasses import dataclass, replace
 from textwrap import wrap
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
 from torch_vis.errors import UsageError
-from torch_vis.graph import Column, Graph, Metrics, TensorType
-from torch_vis.graph.module_table import Line, Outline
-from torch_vis.graph.module_totals import Block, Sums
+from torch_vis.graph import Graph, Metrics, TensorType
+from torch_vis.graph.lifetimes import Peak, peak_memory
+from torch_vis.graph.module_table import ModuleLine, ModuleNode, ModuleTable, Totals
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import and_more, count, duration, inert, many, size
@@ -73,7 +71,7 @@ def table(
     if depth is not None and depth != "auto" and (type(depth) is not int or depth < 1):
         raise UsageError(f"depth is a number of levels from 1 up, None for all or 'auto', not {depth!r}")
     graph, metrics, meta = run.graph, run.metrics, run.meta
-    outline = Outline(graph, metrics)
+    outline = ModuleTable(graph, metrics)
     width = max(48, width or min(WIDEST, shutil.get_terminal_size((110, 24)).columns))
     levels, rows, hidden = tree_rows(outline, depth)
     title = title_of(graph, meta)
@@ -101,7 +99,7 @@ class ModuleRow:
     """One row of the table: a module's has a number of calls, one of bare operations has none."""
 
     name: str
-    figures: Sums
+    figures: Totals
     type: str = ""
     output: str = ""
     calls: str = ""
@@ -114,7 +112,7 @@ class ModuleRow:
 class TreeItem(NamedTuple):
     """A place in the tree: a module's line or, where that is None, a row that sums up its parent's own operations."""
 
-    line: Line | None
+    line: ModuleLine | None
     row: ModuleRow | None
     depth: int
     # The box characters before it, and before what is inside it.
@@ -142,7 +140,7 @@ def module_listing(rows: Sequence[ModuleRow]) -> Listing:
     return Listing("", fields, cells, most=len(cells), spanning=True)
 
 
-def figure_text(field: Field, totals: Sums) -> str:
+def figure_text(field: Field, totals: Totals) -> str:
     """A figure of a module; ``≥`` stands before one that leaves out operations, and what is not known is empty."""
     number = getattr(totals, field.name)
     if number is None or field.show is None:
@@ -152,7 +150,7 @@ def figure_text(field: Field, totals: Sums) -> str:
 
 
 def tree_rows(
-    outline: Outline, depth: int | Literal["auto"] | None
+    outline: ModuleTable, depth: int | Literal["auto"] | None
 ) -> tuple[int | None, list[ModuleRow], int]:
     """How many levels are shown, their rows, and how many rows are not shown."""
     items = list(_walk(outline))
@@ -172,7 +170,7 @@ def tree_rows(
     return (None if cut else levels), rows, len(items) - len(shown)
 
 
-def _walk(outline: Outline) -> Iterator[TreeItem]:
+def _walk(outline: ModuleTable) -> Iterator[TreeItem]:
     """Everything that the tree could show, in reading order."""
     stack = _inside(outline, None, "")[::-1]
     while stack:
@@ -182,7 +180,7 @@ def _walk(outline: Outline) -> Iterator[TreeItem]:
             stack.extend(reversed(_inside(outline, item.line, item.below)))
 
 
-def _inside(outline: Outline, line: Line | None, stem: str) -> list[TreeItem]:
+def _inside(outline: ModuleTable, line: ModuleLine | None, stem: str) -> list[TreeItem]:
     """A line's modules, then one row for the operations that are its own."""
     lines = outline.children(line)
     depth = 0 if line is None else line.depth + 1
@@ -196,7 +194,7 @@ def _inside(outline: Outline, line: Line | None, stem: str) -> list[TreeItem]:
             if lines
             else [ModuleRow(name, sums) for name, sums in outline.by_operator()]
         )
-    entries: list[tuple[Line | None, ModuleRow | None]] = [(child, None) for child in lines] + [
+    entries: list[tuple[ModuleLine | None, ModuleRow | None]] = [(child, None) for child in lines] + [
         (None, row) for row in rows
     ]
     items = []
@@ -208,12 +206,12 @@ def _inside(outline: Outline, line: Line | None, stem: str) -> list[TreeItem]:
     return items
 
 
-def _row(outline: Outline, item: TreeItem, *, folded: bool) -> ModuleRow:
+def _row(outline: ModuleTable, item: TreeItem, *, folded: bool) -> ModuleRow:
     if item.row is not None:
         return replace(item.row, stem=item.stem, depth=item.depth)
     line = item.line
     assert line is not None
-    more = f" {AGAIN}" if line.block.again else ""
+    more = f" {AGAIN}" if line.block.recomputed else ""
     more += " ▸" if folded and line.block.children else ""
     numel = sum(outline.parameters[number].type.numel for number in line.parameters)
     return ModuleRow(
@@ -228,7 +226,7 @@ def _row(outline: Outline, item: TreeItem, *, folded: bool) -> ModuleRow:
     )
 
 
-def _own_rows(block: Block, own: Sums, times: int) -> list[ModuleRow]:
+def _own_rows(block: ModuleNode, own: Totals, times: int) -> list[ModuleRow]:
     """A row that names a block's own operations: ``· add ×2, relu``."""
     ops = block.own_ops or block.own_backward_ops
     named = (name if number * times == 1 else f"{name} ×{number * times:,}" for name, number in ops.items())
@@ -271,7 +269,7 @@ def title_of(graph: Graph, meta: Mapping[str, Any]) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: Outline) -> dict[str, str]:
+def totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: ModuleTable) -> dict[str, str]:
     """What the run comes to, by name."""
     facts = {
         "operations": _operations(graph),
@@ -287,8 +285,9 @@ def totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: Out
         )
     if {"flops", "macs", "moved_bytes"} <= set(metrics) and len(graph):
         facts["compute"] = _compute(metrics)
-    if {"live_bytes", "free_bytes"} <= set(metrics) and len(graph):
-        facts["peak memory"] = _peak(graph, metrics["live_bytes"], metrics["free_bytes"])
+    peak = peak_memory(metrics)
+    if peak is not None:
+        facts["peak memory"] = _peak(graph, peak)
     if meta.get("wall_ns"):
         facts["wall time"] = wall_time(meta)
     if meta.get("error"):
@@ -328,7 +327,7 @@ def _computed_again(graph: Graph, metrics: Metrics) -> str:
     return f"{', '.join(parts)}: what was checkpointed, in the backward columns of its modules ({AGAIN})"
 
 
-def _parameters(outline: Outline, meta: Mapping[str, Any]) -> str:
+def _parameters(outline: ModuleTable, meta: Mapping[str, Any]) -> str:
     numel = sum(parameter.type.numel for parameter in outline.parameters)
     nbytes = [parameter.type.nbytes for parameter in outline.parameters]
     known = sum(number for number in nbytes if number is not None)
@@ -345,13 +344,10 @@ def _inputs(graph: Graph) -> str:
     return and_more(shown, 4)
 
 
-def _peak(graph: Graph, live: Column, freed: Column) -> str:
-    """The most that was alive at once: what an operation leaves and what it or its end lets go."""
-    values = live.values + freed.values
-    values = values if live.known is None else np.where(live.known, values, -1)
-    node = graph.nodes[int(values.argmax())]
+def _peak(graph: Graph, peak: Peak) -> str:
+    node = graph.nodes[peak.node]
     where = f" in {cut(node.path, PATH)}" if node.path else ""
-    return f"{size(int(values.max()))} in live tensors, at {node.name}{where}"
+    return f"{size(peak.size_bytes)} in live tensors, at {node.name}{where}"
 
 
 def gaps(metrics: Metrics) -> list[str]:

@@ -26,7 +26,7 @@ from torch_vis.analysis.advice.pruning.trial import (
     Trial,
 )
 from torch_vis.analysis.compare.numeric.tensor_distance import Distance
-from torch_vis.analysis.gradients.nonfinite import warning
+from torch_vis.analysis.gradients.nan_origin import warning
 from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.lower_bound import LowerBound, least, summed
 from torch_vis.analysis.report import Report

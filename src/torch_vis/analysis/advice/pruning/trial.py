@@ -29,7 +29,7 @@ from torch_vis.analysis.advice.pruning.surgery import (
     zeroed,
 )
 from torch_vis.analysis.compare.numeric.tensor_distance import Distance, distance_of
-from torch_vis.analysis.gradients.nonfinite import left_out
+from torch_vis.analysis.gradients.nan_origin import left_out
 from torch_vis.analysis.machine.hardware import find_hardware
 from torch_vis.api import trace
 from torch_vis.capture.state import modes_kept
@@ -334,7 +334,7 @@ class PruningTrials:
             return {}
         with unfused(), torch.no_grad():
             traced = trace(self.model, *self.args, kwargs=self.kwargs)
-        return left_out(traced, self.own.nonfinite, self.own.elements, BLIND)
+        return left_out(traced.graph, traced.kept, self.own.nonfinite, self.own.elements, BLIND)
 
     # ---------------------------------------------------------------- cutting
 

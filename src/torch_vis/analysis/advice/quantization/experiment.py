@@ -27,7 +27,7 @@ from torch_vis.analysis.advice.quantization.rounding import (
     sqnr,
     weight_uses,
 )
-from torch_vis.analysis.gradients.nonfinite import left_out
+from torch_vis.analysis.gradients.nan_origin import left_out
 from torch_vis.analysis.machine.datasheet_efficiency import DatasheetModel
 from torch_vis.analysis.machine.features import Workload, workload
 from torch_vis.analysis.machine.hardware import Hardware
@@ -127,7 +127,9 @@ class QuantizationExperiment:
         self.exact = self.run.outputs() if effect else []
         """The floating outputs without any rounding; none where they are not looked at."""
         nonfinite = sum(int((~torch.isfinite(tensor)).sum()) for tensor in self.exact)
-        self.left_out = left_out(traced, nonfinite, sum(tensor.numel() for tensor in self.exact), BLIND)
+        self.left_out = left_out(
+            traced.graph, traced.kept, nonfinite, sum(tensor.numel() for tensor in self.exact), BLIND
+        )
         """How many elements of inputs, parameters and output are NaN or infinite without any rounding."""
 
     def _encodings(self) -> dict[WeightAndFormat, WeightFormat]:

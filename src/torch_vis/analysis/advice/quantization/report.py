@@ -20,7 +20,7 @@ from torch_vis.analysis.advice.quantization.experiment import (
     narrowest,
 )
 from torch_vis.analysis.advice.quantization.rounding import FORMATS
-from torch_vis.analysis.gradients.nonfinite import warning
+from torch_vis.analysis.gradients.nan_origin import warning
 from torch_vis.analysis.machine.hardware import Hardware, find_hardware
 from torch_vis.analysis.report import Report
 from torch_vis.api import trace

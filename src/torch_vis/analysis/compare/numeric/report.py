@@ -17,12 +17,11 @@ from torch_vis.analysis.compare.numeric.side_by_side import Distances, SideBySid
 from torch_vis.analysis.compare.numeric.tensor_distance import NO_DISTANCE, OF_ROUNDING, Distance
 from torch_vis.analysis.compare.outputs import ComparedResult, MatchedResults, match_results
 from torch_vis.analysis.gradients.accumulation import accumulation_note, filled_before
-from torch_vis.analysis.gradients.source_line import line_to_mend
 from torch_vis.analysis.report import Report
 from torch_vis.errors import UsageError
 from torch_vis.graph.call import Call, Slot
-from torch_vis.graph.gradients import ENDING
 from torch_vis.graph.graph import Node, Value
+from torch_vis.graph.lifetimes import ENDING
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import and_more, many
 from torch_vis.graph.types import Bools
@@ -349,7 +348,7 @@ class DifferencesReport(Report, Renamed):
         compared = int(self.distances.known.sum())
         facts = {"in short": self.in_short()}
         if self.first is not None:
-            site = line_to_mend(self.first.a)
+            site = self.first.a.user_line
             line = f", {site.short}" if site else ""
             facts["first"] = f"{named(self.first.a)}: {distance_text(self.first)}{line}"
         if self.input_differences:
@@ -641,11 +640,9 @@ class DifferencesReport(Report, Renamed):
             first = f"{named(row.a)} is the first to differ ({distance_text(row)}); what it reads {read}"
             return self._inputs_differ() or first
         is_first = "is the first to differ" if row is self.first else "differs"
-        too = (
-            f"; what the runs were given differs too, {self._largest_input()}"
-            if self.input_differences
-            else ""
-        )
+        too = ""
+        if self.input_differences:
+            too = f"; the runs also start from different inputs or weights, {self._largest_input()}"
         return self._why_it_starts(row, f"{named(row.a)} {is_first}") + too
 
     def _why_it_starts(self, row: Difference, differs: str) -> str:
@@ -666,7 +663,7 @@ class DifferencesReport(Report, Renamed):
 
 
 def _row(row: Difference) -> tuple[str, str | None, float, float, float | None, str | None]:
-    site = line_to_mend(row.a)
+    site = row.a.user_line
     line = site.short if site else None
     return named(row.a), line, row.relative, row.largest, row.input_error, row.reads or None
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from torch_vis.errors import TorchVisError
 from torch_vis.graph import Graph
-from torch_vis.graph.memory_use import MemoryByUse
+from torch_vis.graph.lifetimes import MemoryByUse
 from torch_vis.graph.text import many, size
 from torch_vis.graph.types import Floats
 from torch_vis.views.figure.palette import mixed
@@ -29,7 +29,7 @@ def draw_memory(source: Source, row: int, canvas: PanelCanvas) -> None:
     """Fill the panel."""
     canvas.heading(source.forest.paths[row] or source.title, "live bytes, operation by operation")
     graph, metrics = source.graph, source.metrics
-    memory = None if metrics is None else metrics.memory
+    memory = None if source.lifetimes is None else source.lifetimes.by_use
     if graph is None or metrics is None or memory is None or not len(graph):
         canvas.missing(NEEDS_MEMORY)
         return
