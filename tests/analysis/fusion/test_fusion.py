@@ -262,3 +262,9 @@ def test_a_large_graph_can_be_fused() -> None:
     graph, _ = synthetic(20_000)
     found = fuse(graph)
     assert len(found.of) == 20_000
+
+
+def test_the_old_name_of_the_fusion_still_works() -> None:
+    report = tv.trace(lambda x: (x + 1).relu(), torch.ones(4)).fusion()
+    with pytest.warns(DeprecationWarning, match="now called fusion"):
+        assert report.found is report.fusion

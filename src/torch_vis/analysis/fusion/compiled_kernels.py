@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from torch_vis._deprecated import Renamed
 from torch_vis._trace import Trace
 from torch_vis.analysis.fusion import fuse
 from torch_vis.analysis.fusion.report import (
@@ -210,7 +211,7 @@ class Agreement(NamedTuple):
         return self.both / fused if fused else None
 
 
-class CompiledKernels(Report):
+class CompiledKernels(Report, Renamed):
     """The kernels of a compiled model, and how they compare with the chains that ``Trace.fusion`` finds.
 
     >>> import torch, torch_vis as tv

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from torch_vis.analysis.gradients.accumulation import accumulation_note, filled_before
+from torch_vis.analysis.gradients.by_layer import (
+    BEYOND,
+    FAR,
+    Layer,
+    first_reads,
+    judged,
+    parameters_by_layer,
+    places_of,
+)
 from torch_vis.analysis.gradients.nan_origin import Origins, first_with, origins
 from torch_vis.analysis.gradients.tensor_stats import (
     contents_and_norms,
@@ -21,16 +28,18 @@ from torch_vis.analysis.gradients.tensor_stats import (
 )
 from torch_vis.analysis.report import Charts, Report
 from torch_vis.errors import UsageError
-from torch_vis.graph.call import short_name
-from torch_vis.graph.graph import Graph, Node
+from torch_vis.graph.graph import Node
 from torch_vis.graph.lifetimes import gradients
 from torch_vis.graph.metrics import Column
 from torch_vis.graph.schema import Phase, Role
 from torch_vis.graph.text import and_more
 from torch_vis.replay.live_run import LiveRun
 from torch_vis.views.charts.chart import QUIET, Axis, Chart, Series
-from torch_vis.views.charts.labels import ALL, NUMBER, OTHERS, common_path, families
+from torch_vis.views.charts.labels import ALL, OTHERS, common_path, families
 from torch_vis.views.text.table import Field, Listing
+
+if TYPE_CHECKING:
+    pass
 
 NEAR = 10.0  # times from such a bound: it is drawn
 ALARM = {"vanishing": "#7a1fa2", "exploding": "#b3001b"}  # no colours of lines
@@ -148,11 +157,18 @@ class GradientsReport(Report):
     def rectifiers(self) -> list[Rectifier]:
         """Operations that cut to zero or become flat, those with most units that are stuck first."""
         rows = []
-        for number, found in self._stuck.items():
+        for number, result in self._stuck.items():
             node = self.graph.nodes[number]
-            site, dead, saturated = node.user_line, Numbers(found.dead), Numbers(found.saturated)
+            site, dead, saturated = node.user_line, Numbers(result.dead), Numbers(result.saturated)
             row = Rectifier(
-                *(node.path, number, found.units, len(dead), node.name, None if site is None else site.short),
+                *(
+                    node.path,
+                    number,
+                    result.units,
+                    len(dead),
+                    node.name,
+                    None if site is None else site.short,
+                ),
                 *(dead, len(saturated), saturated),
             )
             rows.append(row)
@@ -181,8 +197,10 @@ class GradientsReport(Report):
     @property
     def infinite(self) -> Node | None:
         """The first operation that made infinity out of finite inputs, of which NaN, or infinite gradients, came."""
-        found = self._infinities.made
-        return None if found is None or (self.born is not None and found.index == self.born.index) else found
+        result = self._infinities.made
+        return (
+            None if result is None or (self.born is not None and result.index == self.born.index) else result
+        )
 
     @property
     def infinite_came_in(self) -> list[str]:
@@ -196,32 +214,32 @@ class GradientsReport(Report):
         wrong: dict[str, list[str]] = {}
         for row in rows:
             if row.verdict:
-                told = f"{row.path or '(root)'} ({row.reason})" if row.reason else row.path or "(root)"
-                wrong.setdefault(row.verdict, []).append(told)
-        found = {"layers": f"{len(rows):,}", "gradient norm": total}
+                text = f"{row.path or '(root)'} ({row.reason})" if row.reason else row.path or "(root)"
+                wrong.setdefault(row.verdict, []).append(text)
+        result = {"layers": f"{len(rows):,}", "gradient norm": total}
         if rows and not wrong:
-            found["verdict"] = "no layer vanishes, explodes, or has no gradient"
+            result["verdict"] = "no layer vanishes, explodes, or has no gradient"
         for verdict, paths in wrong.items():
-            found[verdict] = and_more(paths)
+            result[verdict] = and_more(paths)
         units = sum(row.units for row in self.rectifiers)
         if self.rectifiers:
-            found["dead units"] = f"{sum(row.dead for row in self.rectifiers):,} of {units:,}"
+            result["dead units"] = f"{sum(row.dead for row in self.rectifiers):,} of {units:,}"
         saturated = sum(row.saturated for row in self.rectifiers)
         if saturated:
-            found["saturated units"] = (
+            result["saturated units"] = (
                 f"{saturated:,} of {units:,}: never change, and let no gradient through"
             )
         if self.came_in:
-            found["NaN came in"] = f"with {', '.join(self.came_in[:5])}"
+            result["NaN came in"] = f"with {', '.join(self.came_in[:5])}"
         if self.born is not None:
-            found["NaN born"] = _place(self.born)
+            result["NaN born"] = _place(self.born)
         ways = [f"came in with {', '.join(self.infinite_came_in[:5])}"] if self.infinite_came_in else []
         ways += [f"was made {_place(self.infinite)}"] if self.infinite is not None else []
         if ways and self.born is not None:
-            found["NaN came of"] = f"infinity, which {' and '.join(ways)}"
+            result["NaN came of"] = f"infinity, which {' and '.join(ways)}"
         elif ways:
-            found["infinity"] = " and ".join(ways)
-        return found
+            result["infinity"] = " and ".join(ways)
+        return result
 
     def listings(self) -> list[Listing]:
         figure = "{:.3g}".format
@@ -265,27 +283,27 @@ class GradientsReport(Report):
         ]
 
     def notes(self) -> list[str]:
-        found = [
+        result = [
             f"vanishing and exploding: {FAR:,.0f} times under or over the usual rms, which is the median of the last "
             "quarter of the layers that are called the same but for numbers or, where there are none, of all matrices, "
             "vectors or look-ups; of all layers for one that goes with what it feeds; exploding too: "
             f"{BEYOND:,.0f} times the weights"
         ]
         if all(row.reason for row in self.layers):
-            found.append("no parameter was given a gradient while this run was recorded")
+            result.append("no parameter was given a gradient while this run was recorded")
         if self.accumulated:
-            found.append(accumulation_note(self.accumulated))
+            result.append(accumulation_note(self.accumulated))
         if self.let_go:
-            found.append(
+            result.append(
                 f"{len(self.let_go):,} gradients were freed or zeroed before the end of the run: shown as they were "
                 "last, when they were complete"
             )
         if self.rectifiers:
-            found.append(
+            result.append(
                 "dead units are zero, and saturated ones the same other number, for everything in this one batch, and "
                 "let no gradient through; another batch may wake them"
             )
-        return found
+        return result
 
     def charts(self) -> Charts:
         """Gradients along the layers; of a deep stack of blocks, a line for each kind of layer in them."""
@@ -296,21 +314,21 @@ class GradientsReport(Report):
         names = self._labels()
         kinds = families(names, most=KINDS)
         groups: dict[str, list[int]] = {}
-        for place in shown:
-            groups.setdefault("gradient" if kinds is None else kinds[names[place]], []).append(place)
+        for index in shown:
+            groups.setdefault("gradient" if kinds is None else kinds[names[index]], []).append(index)
         series = []
-        for kind, places in sorted(groups.items(), key=lambda item: item[0] == OTHERS):
-            heights = [self.layers[place].rms or 0.0 for place in places]
-            told = [names[place] for place in places]
+        for kind, indices in sorted(groups.items(), key=lambda item: item[0] == OTHERS):
+            heights = [self.layers[index].rms or 0.0 for index in indices]
+            text = [names[index] for index in indices]
             loose = kind == OTHERS or (kinds is None and len(names) > ALL)
             color = QUIET if kind == OTHERS else ""
-            series.append(Series(kind, places, heights, told, color=color, loose=loose))
+            series.append(Series(kind, indices, heights, text, color=color, loose=loose))
         for verdict in ("vanishing", "exploding"):  # over the lines, so that they are seen
-            beyond = [place for place in shown if self.layers[place].verdict == verdict]
+            beyond = [index for index in shown if self.layers[index].verdict == verdict]
             if beyond:
-                heights = [self.layers[place].rms or 0.0 for place in beyond]
-                told = [names[place] for place in beyond]
-                series.append(Series(verdict, beyond, heights, told, color=ALARM[verdict], loose=True))
+                heights = [self.layers[index].rms or 0.0 for index in beyond]
+                text = [names[index] for index in beyond]
+                series.append(Series(verdict, beyond, heights, text, color=ALARM[verdict], loose=True))
         inside = common_path(names).rstrip(".")
         along = Axis(f"layer of {inside}, first to last" if inside else "layer, first to last", names=names)
         title = "Gradient flow: how large the elements of each layer's gradient are"
@@ -323,13 +341,13 @@ class GradientsReport(Report):
         One that no layer comes near would only flatten the rest.
         """
         groups: dict[tuple[str, float], list[int]] = {}
-        for place in shown:
-            row = self.layers[place]
+        for index in shown:
+            row = self.layers[index]
             if row.usual_rms is not None:
-                groups.setdefault((row.like, row.usual_rms), []).append(place)
-        found: list[tuple[float, Series]] = []
+                groups.setdefault((row.like, row.usual_rms), []).append(index)
+        result: list[tuple[float, Series]] = []
         for (like, usual), members in groups.items():
-            heights = [self.layers[place].rms or 0.0 for place in members]
+            heights = [self.layers[index].rms or 0.0 for index in members]
             ends = (
                 [-0.6, len(self.layers) - 0.4] if len(groups) == 1 else [members[0] - 0.4, members[-1] + 0.4]
             )
@@ -341,8 +359,8 @@ class GradientsReport(Report):
             ):
                 if near > 1 / NEAR:
                     color = ALARM[word.partition(" ")[0]]
-                    found.append((near, Series(word + of, ends, [bound] * 2, color=color)))
-        return [line for _, line in sorted(found, key=lambda pair: -pair[0])[:GUIDES]]
+                    result.append((near, Series(word + of, ends, [bound] * 2, color=color)))
+        return [line for _, line in sorted(result, key=lambda pair: -pair[0])[:GUIDES]]
 
     def _labels(self) -> list[str]:
         """What each layer is called; one that has but a number is told with its class."""
@@ -380,194 +398,3 @@ def _layer(
 def _together(norms: list[float | None]) -> float | None:
     known = [norm for norm in norms if norm is not None]
     return float(np.sqrt(np.square(known).sum())) if len(known) == len(norms) else None
-
-
-FAR = 1e3  # times under or over what a layer's like next to the loss have
-BEYOND = 1e6  # times a layer's own weights
-NEXT = 0.25  # the share of the layers that counts as next to the loss
-ALL_LAYERS = "all layers"
-DIGITS = re.compile(r"\d+")
-
-
-class Layer(NamedTuple):
-    """The parameters of one module: the norms of their gradients and of themselves, and what is wrong, if anything.
-
-    A module with several matrices (an LSTM) has a layer for each of its parameters. ``rms`` is the root of the mean
-    square of the gradient's elements, which does not grow with the size of a layer. ``elements`` counts all parameters
-    that the run used, also those without a gradient; ``reason`` is why a layer has none. Of a layer that never ran,
-    nothing else is known. ``like`` are the layers that it is measured by, and ``usual_rms`` what they have next to the
-    loss.
-    """
-
-    path: str
-    elements: int
-    gradient_norm: float | None
-    weight_norm: float | None
-    ratio: float | None
-    rms: float | None
-    verdict: str
-    reason: str = ""
-    like: str = ""
-    usual_rms: float | None = None
-
-
-class Place(NamedTuple):
-    """What a layer is and where it stands: ``kind`` of parameters, and the storages that its module reads."""
-
-    kind: str
-    reads: frozenset[int]
-
-
-def parameters_by_layer(shapes: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
-    """The parameters of each layer, by path: those of a module or, if it has several matrices, each by itself.
-
-    >>> parameters_by_layer({"fc.weight": (4, 3), "fc.bias": (4,), "rnn.w0": (4, 4), "rnn.w1": (4, 4)})
-    {'fc': ['fc.weight', 'fc.bias'], 'rnn.w0': ['rnn.w0'], 'rnn.w1': ['rnn.w1']}
-    """
-    modules: dict[str, list[str]] = {}
-    for name in shapes:
-        modules.setdefault(name.rpartition(".")[0], []).append(name)
-    found: dict[str, list[str]] = {}
-    for path, names in modules.items():
-        if sum(_is_matrix(shapes[name]) for name in names) > 1:
-            found.update({name: [name] for name in names})
-        else:
-            found[path] = names
-    return found
-
-
-def first_reads(graph: Graph) -> dict[str, int]:
-    """The first operation that reads each parameter, also where another module than its own does."""
-    given = graph.value_producer[graph.in_value] < 0
-    found: dict[str, int] = {}
-    for row in np.flatnonzero(given & (graph.value_role[graph.in_value] == Role.PARAMETER)).tolist():
-        found.setdefault(graph.values[int(graph.in_value[row])].name or "", int(graph.in_node[row]))
-    return found
-
-
-def places_of(graph: Graph, layers: Mapping[str, Sequence[str]]) -> dict[str, Place]:
-    """What each layer is, and what its module reads."""
-    outside = np.flatnonzero((graph.value_role == Role.PARAMETER) & (graph.value_producer < 0)).tolist()
-    values = {graph.values[value].name or "": value for value in outside}
-    looked_up = {number for number, call in enumerate(graph.calls) if "embedding" in short_name(call.op)}
-    read: dict[str, set[int]] = {}
-    rows: set[int] = set()
-    forward = graph.node_phase[graph.in_node] == Phase.FORWARD
-    for node, value in zip(graph.in_node[forward].tolist(), graph.in_value[forward].tolist()):
-        if graph.value_role[value] == Role.PARAMETER and graph.value_producer[value] < 0:
-            if int(graph.node_call[node]) in looked_up:
-                rows.add(value)
-        else:
-            path = graph.scope_paths[graph.node_scope[node]]
-            read.setdefault(path, set()).add(int(graph.value_storage[value]))
-    found = {}
-    for path, names in layers.items():
-        module = names[0].rpartition(".")[0]
-        own = [values[name] for name in names if name in values]
-        matrix = any(_is_matrix(graph.types[graph.value_type[value]].shape) for value in own)
-        kind = "look-ups" if rows.intersection(own) else "matrices" if matrix else "vectors"
-        found[path] = Place(kind, frozenset(read.get(module, ())))
-    return found
-
-
-def judged(rows: Sequence[Layer], where: Mapping[str, Place]) -> list[Layer]:
-    """The layers, in the order in which they ran, with what they are measured by and what is wrong.
-
-    One that has no namesakes is not at fault as long as the gradient comes through to where it stands: to others of
-    its kind that ran before it or read what it reads. And those that are alike, but far from all others, go by what
-    they feed: an embedding vanishes with the layers above it, an encoder with its decoder.
-    """
-    kinds = [where[row.path].kind if row.path in where else "" for row in rows]
-    names = _namesakes(rows, kinds)
-    by_name, by_kind = _next_to_loss(rows, names), _next_to_loss(rows, kinds)
-    off = [_apart(row, by_kind.get(kind)) for row, kind in zip(rows, kinds)]
-    sound = [(row, kind) for row, kind, apart in zip(rows, kinds, off) if _is_sound(row) and not apart]
-    read = {(kind, storage) for row, kind in sound for storage in where[row.path].reads}
-    first = {kind: row for row, kind in reversed(sound)}
-    found: list[Layer] = []
-    reached: set[str] = set()  # the kinds that have had a sound layer
-    for row, name, kind, apart in zip(rows, names, kinds, off):
-        usual = by_name.get(name) if name else by_kind.get(kind)
-        if name:
-            apart = _apart(row, usual)
-        elif apart and (kind in reached or any((kind, one) in read for one in where[row.path].reads)):
-            apart = ""
-        if first.get(kind) is row:
-            reached.add(kind)
-        if row.rms is not None:
-            row = row._replace(like=name or kind, usual_rms=usual)
-        found.append(row._replace(verdict=_own_verdict(row) or apart))
-    return _with_what_they_feed(found, _next_to_loss(rows, [""] * len(rows)).get(""))
-
-
-def _namesakes(rows: Sequence[Layer], kinds: Sequence[str]) -> list[str]:
-    """What layers at other depths are called like each one: numbers of blocks left open, or any numbers; or nothing."""
-    blocks = [NUMBER.sub("*", row.path) for row in rows]
-    digits = [DIGITS.sub("*", row.path) for row in rows]
-    counts = Counter(
-        (pattern, kind)
-        for row, kind, *patterns in zip(rows, kinds, blocks, digits)
-        if _is_sound(row)
-        for pattern in dict.fromkeys(patterns)
-    )
-    return [
-        next((pattern for pattern in patterns if counts[pattern, kind] > 1), "")
-        for kind, *patterns in zip(kinds, blocks, digits)
-    ]
-
-
-def _next_to_loss(rows: Sequence[Layer], groups: Sequence[str]) -> dict[str, float]:
-    """By group, the median of what its layers next to the loss have."""
-    sound: dict[str, list[float]] = {}
-    for row, group in zip(rows, groups):
-        if row.rms is not None and _is_sound(row):
-            sound.setdefault(group, []).append(row.rms)
-    return {
-        group: float(np.median(found[-max(1, round(len(found) * NEXT)) :])) for group, found in sound.items()
-    }
-
-
-def _with_what_they_feed(found: list[Layer], usual: float | None) -> list[Layer]:
-    """The same, with the verdict on the next layer that is not its like on those that are as far from all others."""
-    nearest = other = (
-        "",
-        "",
-    )  # the layer after each, and the next one that is not like that: like and verdict
-    for number in reversed(range(len(found))):
-        row = found[number]
-        if row.rms is None:
-            continue
-        after = nearest[1] if nearest[0] != row.like else other[1]
-        if not row.verdict and after and _apart(row, usual) == after:
-            found[number] = row._replace(verdict=after, like=ALL_LAYERS, usual_rms=usual)
-        other = nearest if nearest[0] != row.like else other
-        nearest = row.like, found[number].verdict
-    return found
-
-
-def _is_sound(row: Layer) -> bool:
-    return bool(row.rms) and bool(np.isfinite(row.rms or 0.0))
-
-
-def _own_verdict(row: Layer) -> str:
-    """What a layer's own figures say."""
-    if row.reason:
-        return "no gradient"
-    if row.rms is None:
-        return ""
-    if row.rms == 0:
-        return "zero"
-    if np.isnan(row.rms):
-        return "NaN"
-    return "exploding" if np.isinf(row.rms) or (row.ratio or 0.0) > BEYOND else ""
-
-
-def _apart(row: Layer, usual: float | None) -> str:
-    """How a layer differs from what is usual, if it does."""
-    if usual is None or row.rms is None or not _is_sound(row):
-        return ""
-    return "exploding" if row.rms > usual * FAR else "vanishing" if row.rms < usual / FAR else ""
-
-
-def _is_matrix(shape: Sequence[int]) -> bool:
-    return sum(size > 1 for size in shape) > 1

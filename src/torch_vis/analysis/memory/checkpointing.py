@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.memory.untraced_run import plain_sums
+from torch_vis.analysis.memory.backward_steps import Steps
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.lifetimes import Lifetimes, Use
 from torch_vis.graph.metrics import Metrics
-from torch_vis.graph.schema import Flag, Phase, Role
-from torch_vis.graph.types import Bools, Floats, Ints
+from torch_vis.graph.schema import Phase, Role
+from torch_vis.graph.types import Floats, Ints
 
 
 class Checkpoint(NamedTuple):
@@ -87,10 +87,10 @@ class Checkpointing:
         chosen = np.flatnonzero((saved > 0) & named[graph.scope_module])
         peaks = peaks_alone(self, chosen).tolist()
         flops, times = self.extra("flops"), self.extra("time_ns")
-        found = []
+        result = []
         for scope, peak in zip(chosen.tolist(), peaks, strict=True):
             module = graph.modules[int(graph.scope_module[scope])]
-            found.append(
+            result.append(
                 Checkpoint(
                     module.path,
                     module.type,
@@ -103,7 +103,7 @@ class Checkpointing:
                     scope,
                 )
             )
-        return sorted(found, key=lambda row: (row.new_peak_bytes, -row.saved_bytes, row.scope))
+        return sorted(result, key=lambda row: (row.new_peak_bytes, -row.saved_bytes, row.scope))
 
     def _savings(self) -> Ints:
         """For every scope, bytes that it would no longer hold."""
@@ -116,10 +116,10 @@ class Checkpointing:
     def forgettable(self) -> Ints:
         """For every block the innermost scope whose checkpointing would forget it; -1 for a block that has to stay."""
         graph, blocks = self.graph, self.blocks
-        found = np.full(len(blocks.birth), -1, dtype=np.int64)
+        result = np.full(len(blocks.birth), -1, dtype=np.int64)
         block, node, *_ = self.steps.kept
         low = np.full(len(blocks.birth), len(self.tree), dtype=np.int64)
-        high = found.copy()
+        high = result.copy()
         own = graph.node_scope[blocks.birth[block]].astype(np.int64)
         low[block], high[block] = own, own
         scope = graph.node_scope[node].astype(np.int64)
@@ -128,8 +128,8 @@ class Checkpointing:
         born = np.unique(block)
         born = born[~self.steps.held[born]]
         # scopes are numbered as they are entered: what contains the first and the last contains those between
-        found[born] = self.tree.common(low[born], high[born])
-        return found
+        result[born] = self.tree.common(low[born], high[born])
+        return result
 
     def _kept_inputs(self) -> Floats:
         """Bytes that each scope has to hold on to although nothing saved them, to be summed over the scopes inside.
@@ -184,10 +184,10 @@ class Checkpointing:
 
         That is the first step of its backward that takes out anything it saved; the number of operations for none.
         """
-        found = np.full(len(self.tree), len(self.graph), dtype=np.int64)
+        result = np.full(len(self.tree), len(self.graph), dtype=np.int64)
         node = np.flatnonzero(self.steps.saves)
-        np.minimum.at(found, self.graph.node_scope[node], self.steps.start[node])
-        return self.tree.inclusive(found, np.minimum)
+        np.minimum.at(result, self.graph.node_scope[node], self.steps.start[node])
+        return self.tree.inclusive(result, np.minimum)
 
     @cached_property
     def ends(self) -> Ints:
@@ -195,10 +195,10 @@ class Checkpointing:
 
         That is when the last step of autograd that saved something is over.
         """
-        found = np.zeros(len(self.tree), dtype=np.int64)
+        result = np.zeros(len(self.tree), dtype=np.int64)
         node = np.flatnonzero(self.steps.saves)
-        np.maximum.at(found, self.graph.node_scope[node], self.steps.release[node])
-        return self.tree.inclusive(found, np.maximum)
+        np.maximum.at(result, self.graph.node_scope[node], self.steps.release[node])
+        return self.tree.inclusive(result, np.maximum)
 
     @cached_property
     def runs(self) -> tuple[Ints, Ints]:
@@ -218,22 +218,22 @@ class Checkpointing:
         module holds what he gives it until it returns.
         """
         graph, blocks = self.graph, self.blocks
-        found = blocks.birth.copy()
-        np.maximum.at(found, self.steps.saved.block, self.steps.saved.link)
+        result = blocks.birth.copy()
+        np.maximum.at(result, self.steps.saved.block, self.steps.saved.link)
         block, node = blocks.readers
         forward = (graph.node_phase[node] == Phase.FORWARD) & (blocks.birth[block] >= 0)
         block, node = block[forward], node[forward]
-        np.maximum.at(found, block, node)
+        np.maximum.at(result, block, node)
         pairs = np.unique(np.stack([block, graph.node_scope[node].astype(np.int64)]), axis=1)
         block, scope = pairs
         own = self.tree.depth[self.tree.common(graph.node_scope[blocks.birth[block]].astype(np.int64), scope)]
         block, scope, own = (column[self.tree.depth[scope] > own] for column in (block, scope, own))
         while len(block):
             given = self.tree.depth[scope] == own + 1
-            np.maximum.at(found, block[given], self._last[scope[given]])
+            np.maximum.at(result, block[given], self._last[scope[given]])
             block, scope, own = block[~given], self.tree.parent[scope[~given]], own[~given]
-        self._until_autocast_is_left(found)
-        return found
+        self._until_autocast_is_left(result)
+        return result
 
     def _until_autocast_is_left(self, needed: Ints) -> None:
         """Let parameters that autocast has cast live until it is left: it keeps them for whoever casts them again.
@@ -250,16 +250,16 @@ class Checkpointing:
         saved = blocks.use[block] == Use.SAVED
         left = np.unique(blocks.death[block[~saved & (blocks.death[block] > needed[block] + 1)]])
         block = block[saved]
-        place = np.searchsorted(left, needed[block], side="right")
-        block, place = block[place < len(left)], place[place < len(left)]
-        needed[block] = left[place] - 1
+        index = np.searchsorted(left, needed[block], side="right")
+        block, index = block[index < len(left)], index[index < len(left)]
+        needed[block] = left[index] - 1
 
     @cached_property
     def _last(self) -> Ints:
         """For every scope its last forward operation, those of the scopes inside included."""
-        found = np.full(len(self.tree), -1, dtype=np.int64)
-        np.maximum.at(found, self.graph.node_scope[self.forward], self.forward)
-        return self.tree.inclusive(found, np.maximum)
+        result = np.full(len(self.tree), -1, dtype=np.int64)
+        np.maximum.at(result, self.graph.node_scope[self.forward], self.forward)
+        return self.tree.inclusive(result, np.maximum)
 
     @cached_property
     def made_at(self) -> Ints:
@@ -288,10 +288,10 @@ class Checkpointing:
         known = {path for path, kind in zip(graph.scope_paths, kinds) if kind == "module"}
         wanted: set[str] = set()
         for pattern in paths:
-            found = _matching(pattern, known)
-            if not found:
+            result = _matching(pattern, known)
+            if not result:
                 raise no_match("module", pattern, known)
-            wanted |= found
+            wanted |= result
         if not len(self.steps.backward):
             raise UsageError(
                 "this trace has no backward pass, so nothing is saved for one: trace with backward=True"
@@ -325,16 +325,16 @@ def _matching(pattern: str, known: Collection[str]) -> set[str]:
     >>> sorted(_matching("layer.*", {"bert", "bert.layer.0", "bert.layer.1", "bert.head.layer.0"}))
     ['bert.layer.0', 'bert.layer.1']
     """
-    found = {path for path in known if fnmatchcase(path, pattern) or path == pattern}
-    if found:
-        return found
+    result = {path for path in known if fnmatchcase(path, pattern) or path == pattern}
+    if result:
+        return result
     for path in known:
         parts = path.split(".")
         around = next((cut for cut in range(1, len(parts)) if ".".join(parts[:cut]) in known), len(parts))
         rest = ".".join(parts[around:])
         if rest and (fnmatchcase(rest, pattern) or rest == pattern):
-            found.add(path)
-    return found
+            result.add(path)
+    return result
 
 
 class Changes(NamedTuple):
@@ -349,8 +349,8 @@ def peaks_alone(run: Checkpointing, scopes: Ints) -> Ints:
     """For each of some calls, the peak of the run if it were the only one that is checkpointed."""
     if not len(scopes):
         return np.zeros(0, dtype=np.int64)
-    found = _Checkpointed(run, scopes, alone=True)
-    return np.maximum(found.highest(), found.while_computing_again(found.before()))[scopes]
+    result = _Checkpointed(run, scopes, alone=True)
+    return np.maximum(result.highest(), result.while_computing_again(result.before()))[scopes]
 
 
 def together(run: Checkpointing, scopes: Ints) -> tuple[Ints, int, Ints]:
@@ -358,10 +358,10 @@ def together(run: Checkpointing, scopes: Ints) -> tuple[Ints, int, Ints]:
 
     With it come the most that is alive while one is computed again, and the calls that are.
     """
-    found = _Checkpointed(run, scopes, alone=False)
-    live = found.live()
-    most = found.while_computing_again(found.before(live))
-    return live, int(most.max(initial=0)), np.intersect1d(scopes, found.copied_by)
+    result = _Checkpointed(run, scopes, alone=False)
+    live = result.live()
+    most = result.while_computing_again(result.before(live))
+    return live, int(most.max(initial=0)), np.intersect1d(scopes, result.copied_by)
 
 
 class _Checkpointed:
@@ -408,11 +408,11 @@ class _Checkpointed:
         shared = run.tree.depth[run.tree.common(own, graph.node_scope[node].astype(np.int64))]
         row, call = self._around(own)
         inside = shared[row] >= run.tree.depth[call]
-        key, place = np.unique(block[row] * self.count + call, return_inverse=True)
+        key, index = np.unique(block[row] * self.count + call, return_inverse=True)
         self.made, self.made_by = key // self.count, key % self.count
         needed, until = run.last_needed[self.made] + 1, np.zeros(len(key), dtype=np.int64)
-        np.maximum.at(needed, place[~inside], release[row[~inside]])
-        np.maximum.at(until, place[inside], computed[row[inside]])
+        np.maximum.at(needed, index[~inside], release[row[~inside]])
+        np.maximum.at(until, index[inside], computed[row[inside]])
         death = blocks.death[self.made]
         self.needed = np.where(run.steps.held[self.made], death, np.minimum(needed, death))
         copied = until > 0
@@ -441,11 +441,11 @@ class _Checkpointed:
         blocks, total = self.blocks, len(self.blocks.birth)
         block, call = self._given()
         given, made = self._runs(call) * total + block, self._runs(self.made_by) * total + self.made
-        key, place = np.unique(np.concatenate([made, given]), return_inverse=True)
+        key, index = np.unique(np.concatenate([made, given]), return_inverse=True)
         run, block = key // total, key % total
         until = blocks.death[block]
-        until[place[: len(made)]] = self.needed  # a block has one call around it in each run
-        np.maximum.at(until, place[len(made) :], self.run.ends[call])
+        until[index[: len(made)]] = self.needed  # a block has one call around it in each run
+        np.maximum.at(until, index[len(made) :], self.run.ends[call])
         other = until != blocks.death[block]
         run, block, until = run[other], block[other], until[other]
         size, copy = blocks.bytes[block], blocks.bytes[self.copied]
@@ -465,8 +465,8 @@ class _Checkpointed:
         """The bytes alive during each recorded operation, with all calls in one run."""
         change = np.zeros(len(self.graph) + 1, dtype=np.int64)
         np.add.at(change, np.minimum(self.changes.when, len(self.graph)), self.changes.size)
-        found: Ints = self.blocks.live + np.cumsum(change[:-1])
-        return found
+        result: Ints = self.blocks.live + np.cumsum(change[:-1])
+        return result
 
     def highest(self) -> Ints:
         """The highest of the recorded operations, for each run."""
@@ -480,11 +480,11 @@ class _Checkpointed:
         stop = np.concatenate([stop, when[first]])
         level = np.concatenate([level, np.zeros(int(first.sum()), dtype=np.int64)])
         some = start < stop
-        found = np.full(self.count, 0, dtype=np.int64)
-        np.maximum.at(found, call[some], _highest(blocks.live, start[some], stop[some]) + level[some])
+        result = np.full(self.count, 0, dtype=np.int64)
+        np.maximum.at(result, call[some], _highest(blocks.live, start[some], stop[some]) + level[some])
         untouched = np.ones(self.count, dtype=bool)
         untouched[call] = False
-        return np.where(untouched, blocks.peak_bytes, found)
+        return np.where(untouched, blocks.peak_bytes, result)
 
     def before(self, live: Ints | None = None) -> Ints:
         """For each call the bytes alive when it is about to be computed again."""
@@ -496,8 +496,8 @@ class _Checkpointed:
             level: Ints = self.blocks.live[here] + self._sums(run[past], size[past])
         else:
             level = live[here]
-        found: Ints = level - self.run.made_at[here] - copies
-        return found
+        result: Ints = level - self.run.made_at[here] - copies
+        return result
 
     def _sums(self, call: Ints, size: Ints) -> Ints:
         return np.bincount(call, weights=size, minlength=self.count).astype(np.int64)
@@ -546,179 +546,10 @@ def _highest(level: Ints, start: Ints, stop: Ints) -> Ints:
     >>> _highest(np.array([3, 1, 4, 1, 5]), np.array([0, 1, 0, 3]), np.array([2, 4, 5, 4])).tolist()
     [3, 4, 5, 1]
     """
-    found, width, length = np.zeros(len(start), dtype=np.int64), 1, stop - start
+    result, width, length = np.zeros(len(start), dtype=np.int64), 1, stop - start
     while len(level):
         chosen = (length >= width) & (length < 2 * width)
-        found[chosen] = np.maximum(level[start[chosen]], level[stop[chosen] - width])
+        result[chosen] = np.maximum(level[start[chosen]], level[stop[chosen] - width])
         level = np.maximum(level[:-width], level[width:])
         width *= 2
-    return found
-
-
-SHAPING = ("aten::sum.dim_IntList", "aten::view", "aten::_to_copy")
-PLACING = ("aten::detach", "aten::clone", "aten::new_empty_strided", "aten::copy_", "aten::add_.Tensor")
-
-
-class Reads(NamedTuple):
-    """Reads by backward of what forward saved: the block, the reader, the operation that saved it."""
-
-    block: Ints
-    node: Ints
-    link: Ints
-
-
-class Steps:
-    """The steps of the backward passes of a run; columns run along its operations, for those that are differentiated.
-
-    >>> import torch, torch_vis as tv
-    >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), backward=True)
-    >>> steps = Steps(t.graph, t.memory().blocks)
-    >>> [node.name for node in t.graph.nodes]
-    ['t', 'addmm', 'sum', 'ones_like', 'expand', 't', 'mm', 't', 'sum', 'view', 'detach', 't', 'detach']
-    >>> int(steps.start[1]), int(steps.computed[1]), int(steps.release[1])  # of addmm
-    (5, 8, 10)
-    """
-
-    def __init__(self, graph: Graph, blocks: Lifetimes) -> None:
-        self.graph, self.blocks = graph, blocks
-        again = graph.node_flags & Flag.RECOMPUTE != 0
-        self.backward = np.flatnonzero((graph.node_phase == Phase.BACKWARD) & ~again)
-        self._link = graph.node_link[self.backward].astype(np.int64)
-
-    @cached_property
-    def reads(self) -> tuple[Ints, Ints]:
-        """Reads of blocks by operations of backward, those that compute forward again left out."""
-        block, node = self.blocks.readers
-        chosen = np.zeros(len(self.graph), dtype=bool)
-        chosen[self.backward] = True
-        return block[chosen[node]], node[chosen[node]]
-
-    @cached_property
-    def saved(self) -> Reads:
-        """Reads of what was there when the operation that is differentiated had run: it is what that one saved."""
-        block, node = self.reads
-        link = self.graph.node_link[node].astype(np.int64)
-        there = (link >= 0) & (self.blocks.birth[block] <= link)
-        return Reads(block[there], node[there], link[there])
-
-    @cached_property
-    def saves(self) -> Ints:
-        """Which operations saved something."""
-        found = np.zeros(len(self.graph), dtype=bool)
-        found[self.saved.link] = True
-        return found
-
-    @cached_property
-    def stop(self) -> Ints:
-        """How far an operation has to run before all that it saved is there: the next one, or only itself.
-
-        What it was given is saved before it runs, what it makes or writes after.
-        """
-        graph, found = self.graph, np.zeros(len(self.graph), dtype=np.int64)
-        value, node = graph.in_value, graph.in_node
-        link = graph.node_link[node].astype(np.int64)
-        np.maximum.at(found, self.saved.link, self.saved.link)
-        own = (link >= 0) & (graph.value_producer[value] == link)
-        own &= (graph.node_phase[node] == Phase.BACKWARD) & (graph.node_flags[node] & Flag.RECOMPUTE == 0)
-        found[link[own]] = link[own] + 1
-        made = self.blocks.birth[self.saved.block] == self.saved.link
-        found[self.saved.link[made]] = self.saved.link[made] + 1
-        return found
-
-    # ---------------------------------------------------------------- when
-
-    @cached_property
-    def start(self) -> Ints:
-        """The first operation of each step; the number of operations where there is none."""
-        found = np.full(len(self.graph), len(self.graph), dtype=np.int64)
-        linked = self._link >= 0
-        np.minimum.at(found, self._link[linked], self.backward[linked])
-        return found
-
-    @cached_property
-    def computed(self) -> Ints:
-        """The operation before which each step has computed its gradients."""
-        late = self._of(SHAPING + PLACING) | plain_sums(self.graph)
-        return np.minimum(self._ends(late), self.release)
-
-    @cached_property
-    def release(self) -> Ints:
-        """The operation before which each step lets go of what was saved: as seen in the run, where it is seen."""
-        found = self._ends(self._of(PLACING) | plain_sums(self.graph))
-        over = self._ends(np.zeros(len(self.graph.calls), dtype=bool))
-        block, node, link = self.saved
-        last = np.full(len(self.blocks.birth), -1, dtype=np.int64)
-        np.maximum.at(last, block, node)
-        death = self.blocks.death[block]
-        seen = (node == last[block]) & (death <= over[link])
-        known = np.zeros(len(self.graph), dtype=np.int64)
-        np.maximum.at(known, link[seen], death[seen])
-        return np.where(known > 0, known, found)
-
-    def _ends(self, late: Ints) -> Ints:
-        """For each step the operation after its last one that is not of some kinds."""
-        found = np.zeros(len(self.graph), dtype=np.int64)
-        if not len(self.backward):
-            return found
-        chosen = (self._link >= 0) & ~late[self.graph.node_call[self.backward]]
-        np.maximum.at(found, self._link[chosen], self.backward[chosen] + 1)
-        return found
-
-    def _of(self, names: tuple[str, ...]) -> Ints:
-        return np.array([call.op in names for call in self.graph.calls], dtype=bool)
-
-    @cached_property
-    def repeated(self) -> bool:
-        """Whether a step ran more than once, others in between: backward came by the same forward pass again."""
-        _, node, link = self.saved
-        count = len(self.graph)
-        first, last = np.full(count, count, dtype=np.int64), np.full(count, -1, dtype=np.int64)
-        np.minimum.at(first, link, node)
-        np.maximum.at(last, link, node)
-        between = (
-            (self._link >= 0) & (self.backward >= first[self._link]) & (self.backward <= last[self._link])
-        )
-        own = np.bincount(self._link[between], minlength=count)
-        return bool((last - first + 1 > own).any())
-
-    # ---------------------------------------------------------------- whose
-
-    @cached_property
-    def kept(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """Reads of what forward made and saved, as columns.
-
-        They are the block, the reader, the operation before which its step has computed, and the one before which it
-        lets go. Of a reader that belongs to no forward operation, both are the end of its backward pass.
-        """
-        graph = self.graph
-        block, node = self.reads
-        saved = (self.blocks.use == Use.SAVED) & (self.blocks.birth >= 0)
-        saved[saved] = graph.node_phase[self.blocks.birth[saved]] == Phase.FORWARD
-        block, node = block[saved[block]], node[saved[block]]
-        link = graph.node_link[node].astype(np.int64)
-        others = np.flatnonzero(graph.node_phase != Phase.BACKWARD)
-        over = np.append(others, len(graph))[np.searchsorted(others, node)]
-        own = link >= 0
-        computed = np.where(own, np.maximum(self.computed[link], node + 1), over)
-        release = np.where(own, np.maximum(self.release[link], node + 1), over)
-        return block, node, computed, release
-
-    @cached_property
-    def held(self) -> Bools:
-        """Which blocks outlive the last step that reads them: then the program holds them, not autograd."""
-        block, _, _, release = self.kept
-        last = np.full(len(self.blocks.birth), -1, dtype=np.int64)
-        np.maximum.at(last, block, release)
-        found: Bools = (last >= 0) & (self.blocks.death > last)
-        return found
-
-    @property
-    def retained(self) -> bool:
-        """Whether backward let go of nothing that was saved: it kept its graph, or the program holds all of it."""
-        block, node, _, release = self.kept
-        last = np.full(len(self.blocks.birth), -1, dtype=np.int64)
-        np.maximum.at(last, block, release)
-        early = (last >= 0) & (
-            last <= node.max(initial=-1)
-        )  # the last step says nothing: after it all is gone
-        return int(early.sum()) > 1 and bool(self.held[early].all())
+    return result

@@ -608,8 +608,8 @@ class QuantizationExperiment:
             after = _device_ns(_in_format(_rows_of(work, rows), form, np.array(spared)), hardware)
             for uses, nanoseconds in zip(by_node.values(), np.maximum(before - after, 0.0).tolist()):
                 sizes = [graph.values[use.weight].type.numel for use in uses]
-                for use, size in zip(uses, sizes):
-                    part = nanoseconds * size / max(1, sum(sizes))
+                for use, numel in zip(uses, sizes):
+                    part = nanoseconds * numel / max(1, sum(sizes))
                     saved[use.weight, form] = saved.get((use.weight, form), 0.0) + part
         return {key: round(nanoseconds) for key, nanoseconds in saved.items() if np.isfinite(nanoseconds)}
 

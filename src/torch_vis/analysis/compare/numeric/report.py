@@ -640,11 +640,9 @@ class DifferencesReport(Report, Renamed):
             first = f"{named(row.a)} is the first to differ ({distance_text(row)}); what it reads {read}"
             return self._inputs_differ() or first
         is_first = "is the first to differ" if row is self.first else "differs"
-        too = (
-            f"; what the runs were given differs too, {self._largest_input()}"
-            if self.input_differences
-            else ""
-        )
+        too = ""
+        if self.input_differences:
+            too = f"; the runs also start from different inputs or weights, {self._largest_input()}"
         return self._why_it_starts(row, f"{named(row.a)} {is_first}") + too
 
     def _why_it_starts(self, row: Difference, differs: str) -> str:
