@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from torch_vis.analysis.report import Charts, Report, most
-from torch_vis.analysis.time.breakdown import Called, Group, Timing
-from torch_vis.analysis.time.device_activity import DeviceUse, devices
-from torch_vis.graph.graph import Node
+from torch_vis.errors import UsageError
+from torch_vis.graph.call import short_name
+from torch_vis.graph.graph import Graph, Node
+from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.record import Run
-from torch_vis.graph.schema import Phase
+from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import duration
+from torch_vis.graph.tree import Tree
+from torch_vis.graph.types import Bools, Ints
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.text.notes import AGAIN, compiling
 from torch_vis.views.text.table import Field, Listing
@@ -352,3 +355,358 @@ def _bars(title: str, axis: str, series: Sequence[Series]) -> Chart:
 
 def _share(part: int, whole: int) -> str:
     return f"{part / whole:.0%}" if whole > 0 else "–"
+
+
+class Kernel(NamedTuple):
+    """All launches of one kernel, copy or fill."""
+
+    name: str
+    launches: int
+    time_ns: int
+
+
+class Wait(NamedTuple):
+    """A call in which the host waited for the device, and the operation that it was part of, if one is known."""
+
+    name: str
+    start_ns: int
+    time_ns: int
+    node: int | None
+
+
+class Gap(NamedTuple):
+    """A time in which the device was idle, and the operations whose kernels ran before and after it."""
+
+    start_ns: int
+    time_ns: int
+    before: int | None
+    after: int | None
+
+
+class DeviceUse:
+    """One device during the run that ``meta["device_time"]`` describes; times are from the beginning of that run.
+
+    >>> rows = {"kernel_name": [0, 0], "kernel_node": [3, 4], "kernel_start_ns": [10, 30], "kernel_time_ns": [5, 5],
+    ...         "kernel_device": [0, 0], "kernel_stream": [7, 7], "names": ["gemm"], "wait_name": [], "wait_node": [],
+    ...         "wait_start_ns": [], "wait_time_ns": []}
+    >>> use = DeviceUse(rows, 0)
+    >>> use.span_ns, use.busy_ns, use.launch_bound, use.gaps
+    (25, 10, 0.6, [Gap(start_ns=15, time_ns=15, before=3, after=4)])
+    """
+
+    def __init__(self, found: Mapping[str, Any], device: int) -> None:
+        own = np.flatnonzero(np.array(found["kernel_device"], dtype=np.int64) == device)
+        start = np.array(found["kernel_start_ns"], dtype=np.int64)[own]
+        own = own[np.argsort(start, kind="stable")]
+        self.number = device
+        self._names: list[str] = list(found["names"])
+        self._start, self._time, self._node, self._name = (
+            np.array(found[f"kernel_{column}"], dtype=np.int64)[own]
+            for column in ("start_ns", "time_ns", "node", "name")
+        )
+        self.waits = [
+            Wait(self._names[name], start, time, node if node >= 0 else None)
+            for name, start, time, node in zip(
+                found["wait_name"], found["wait_start_ns"], found["wait_time_ns"], found["wait_node"]
+            )
+        ]
+
+    @property
+    def launches(self) -> int:
+        """How many kernels, copies and fills ran."""
+        return len(self._start)
+
+    @property
+    def kernel_ns(self) -> int:
+        """Their time added up; where streams overlap it is more than the time that the device was busy."""
+        return int(self._time.sum())
+
+    @property
+    def span_ns(self) -> int:
+        """From the beginning of the first to the end of the last."""
+        return int((self._start + self._time).max() - self._start.min()) if self.launches else 0
+
+    @property
+    def busy_ns(self) -> int:
+        """How long at least one of them was running."""
+        return self.span_ns - int(self._gaps[:, 1].sum())
+
+    @property
+    def waited_ns(self) -> int:
+        """How long the host waited for devices."""
+        return sum(wait.time_ns for wait in self.waits)
+
+    @property
+    def launch_bound(self) -> float:
+        """The share of the span in which the device was idle while the host was not waiting for it: it was late."""
+        begin, length = self._gaps[:, 0], self._gaps[:, 1]
+        waited = np.zeros(len(begin), dtype=np.int64)
+        for wait in self.waits:
+            shared = np.minimum(begin + length, wait.start_ns + wait.time_ns) - np.maximum(
+                begin, wait.start_ns
+            )
+            waited += np.maximum(shared, 0)
+        return float((length - np.minimum(waited, length)).sum() / self.span_ns) if self.span_ns else 0.0
+
+    @cached_property
+    def gaps(self) -> list[Gap]:
+        """When it was idle, the longest first."""
+        order = np.argsort(-self._gaps[:, 1], kind="stable")
+        return [
+            Gap(begin, length, before if before >= 0 else None, after if after >= 0 else None)
+            for begin, length, before, after in self._gaps[order].tolist()
+        ]
+
+    @cached_property
+    def kernels(self) -> list[Kernel]:
+        """By name, the longest first."""
+        many = np.bincount(self._name, minlength=len(self._names))
+        time = np.bincount(self._name, weights=self._time, minlength=len(self._names))
+        result = [Kernel(name, int(many[n]), int(time[n])) for n, name in enumerate(self._names) if many[n]]
+        return sorted(result, key=lambda kernel: (-kernel.time_ns, kernel.name))
+
+    @cached_property
+    def _gaps(self) -> Ints:
+        """Begin and length of each idle time, and the nodes before and after it."""
+        if not self.launches:
+            return np.zeros((0, 4), dtype=np.int64)
+        stop = self._start + self._time
+        until = np.maximum.accumulate(stop)
+        last = np.maximum.accumulate(np.where(stop == until, np.arange(len(stop)), 0))
+        idle = np.flatnonzero(self._start[1:] > until[:-1])
+        return np.stack(
+            [until[idle], self._start[idle + 1] - until[idle], self._node[last[idle]], self._node[idle + 1]],
+            axis=1,
+        )
+
+
+def devices(found: Mapping[str, Any]) -> list[DeviceUse]:
+    """Every device that did something, the busiest first."""
+    uses = [DeviceUse(found, device) for device in sorted(set(found["kernel_device"]))]
+    return sorted(uses, key=lambda use: -use.kernel_ns)
+
+
+class Group(NamedTuple):
+    """Operations of one kind, line or phase, and the time that they took; ``kernel_ns`` is a device's, where known."""
+
+    name: str
+    operations: int
+    time_ns: int
+    kernel_ns: int | None
+
+
+class Called(NamedTuple):
+    """A call of a module, or all calls of one: ``operations_ns`` + ``host_ns`` = ``inclusive_ns``.
+
+    ``self_ns`` is what the modules that it calls do not take, and never less than 0. ``recomputed_ns`` is the part of
+    ``backward_ns`` that computes again what was checkpointed; a call that backward made for it has that as its
+    inclusive time. ``low_ns`` and ``high_ns`` are quartiles over repeated runs, where it was repeated; ``kernel_ns``
+    is what devices did for it, backward included, where that is known.
+    """
+
+    name: str
+    type: str
+    calls: int
+    inclusive_ns: int
+    self_ns: int
+    operations_ns: int
+    host_ns: int
+    backward_ns: int
+    recomputed_ns: int
+    low_ns: int | None
+    high_ns: int | None
+    kernel_ns: int | None
+    scope: int
+    """Number of the call, or of the first one."""
+    again: bool = False
+    """Whether backward made the call, to compute again what was checkpointed."""
+
+
+class Timing:
+    """The times of a run, added up along its graph.
+
+    >>> import torch, torch_vis as tv
+    >>> t = tv.trace(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), torch.ones(1, 3))
+    >>> timing = Timing(t.graph, t.metrics)
+    >>> sorted(group.name for group in timing.by_operator)
+    ['addmm', 'relu', 't']
+    >>> sum(group.time_ns for group in timing.by_operator) + timing.host_ns == timing.total_ns
+    True
+    """
+
+    def __init__(self, graph: Graph, metrics: Metrics) -> None:
+        if "time_ns" not in metrics or "scope_time_ns" not in metrics:
+            raise UsageError("this trace has no times: it was recorded without, or on shapes alone")
+        self.graph, self.metrics = graph, metrics
+        self.time: Ints = metrics["time_ns"].values.astype(np.int64)
+        self.inclusive: Ints = metrics["scope_time_ns"].values.astype(np.int64)
+        self.kernel: Column | None = None
+        if "kernel_ns" in metrics:
+            self.kernel = metrics["kernel_ns"]
+        self.again = graph.tree.recomputed
+
+    @property
+    def total_ns(self) -> int:
+        """The time of the whole run on the host."""
+        return int(self.inclusive[0])
+
+    @property
+    def operations_ns(self) -> int:
+        """The time of all operations."""
+        return int(self.time.sum())
+
+    @property
+    def host_ns(self) -> int:
+        """What is left of the whole: Python, dispatch, the autograd engine, waiting between operations."""
+        return self.total_ns - self.operations_ns
+
+    # ---------------------------------------------------------------- operations
+
+    @cached_property
+    def by_operator(self) -> list[Group]:
+        """By operator, overloads together, the longest first."""
+        names = [short_name(call.op) for call in self.graph.calls]
+        return self._grouped(names, self.graph.node_call)
+
+    @cached_property
+    def by_line(self) -> list[Group]:
+        """By source line, the longest first; a backward operation counts for the line of its forward operation."""
+        graph = self.graph
+        names = [*(site.short for site in graph.sites), "no source line"]
+        linked = graph.node_link >= 0
+        site = np.where(linked, graph.node_site[graph.node_link], graph.node_site)
+        return self._grouped(names, np.where(site < 0, len(names) - 1, site))
+
+    @cached_property
+    def by_phase(self) -> list[Group]:
+        """By phase, in order."""
+        names = [phase.name.lower() for phase in Phase]
+        result = {group.name: group for group in self._grouped(names, self.graph.node_phase)}
+        return [result[name] for name in names if name in result]
+
+    def _grouped(self, names: Sequence[str], rows: Any) -> list[Group]:
+        numbers: dict[str, int] = {}
+        of = np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)
+        group = of[rows] if len(rows) else np.zeros(0, dtype=np.int64)
+        many = np.bincount(group, minlength=len(numbers))
+        time = np.bincount(group, weights=self.time, minlength=len(numbers))
+        kernel = self._kernels(group, len(numbers))
+        result = [
+            Group(name, int(many[number]), int(time[number]), kernel[number])
+            for name, number in numbers.items()
+            if many[number]
+        ]
+        return sorted(result, key=lambda row: (-row.time_ns, row.name))
+
+    def _kernels(self, group: Ints, count: int) -> list[int | None]:
+        """Device time by group; None where no operation of it is known."""
+        if self.kernel is None:
+            return [None] * count
+        known = np.ones(len(group), dtype=bool) if self.kernel.known is None else self.kernel.known
+        spent = np.bincount(group[known], weights=self.kernel.values[known], minlength=count)
+        some = np.bincount(group[known], minlength=count)
+        return [int(time) if many else None for time, many in zip(spent, some)]
+
+    # ---------------------------------------------------------------- modules
+
+    @cached_property
+    def by_call(self) -> list[Called]:
+        """Every call of a module, function or optimizer, in order; the first is the run."""
+        graph, again = self.graph, self.again
+        backward = graph.node_phase == Phase.BACKWARD
+        repeated = backward & (graph.node_flags & Flag.RECOMPUTE != 0)
+        first = graph.tree.by_first_call
+        inside = self._inside(self.time, ~backward, graph.tree)
+        inside[again] = self._inside(self.time, repeated & again[graph.node_scope], graph.tree)[again]
+        behind = self._inside(self.time, backward, first)
+        recomputed = self._inside(self.time, repeated, first)
+        behind[again] -= recomputed[again]
+        recomputed[again] = 0
+        inside[0], behind[0], recomputed[0] = self.operations_ns, 0, 0  # the run is around its backward pass
+        own = self._own()
+        low, high = (self._spread(name) for name in ("scope_time_low_ns", "scope_time_high_ns"))
+        kernel: Any = [None] * len(own)
+        if self.kernel is not None:
+            known = np.ones(len(graph), dtype=bool) if self.kernel.known is None else self.kernel.known
+            kernel = self._inside(self.kernel.values.astype(np.int64), known, first).tolist()
+        return [
+            Called(
+                name=graph.scope_paths[scope],
+                type=graph.modules[module].type,
+                calls=1,
+                inclusive_ns=int(self.inclusive[scope]),
+                self_ns=int(own[scope]),
+                operations_ns=int(inside[scope]),
+                host_ns=int(self.inclusive[scope] - inside[scope]),
+                backward_ns=int(behind[scope]),
+                recomputed_ns=int(recomputed[scope]),
+                low_ns=low[scope],
+                high_ns=high[scope],
+                kernel_ns=kernel[scope],
+                scope=scope,
+                again=bool(again[scope]),
+            )
+            for scope, module in enumerate(graph.scope_module.tolist())
+        ]
+
+    @cached_property
+    def by_module(self) -> list[Called]:
+        """Every module with all of its calls, the longest first; calls inside a call of the same count once.
+
+        Those that backward made again are no calls of the module here, but part of its backward time.
+        """
+        calls: dict[int, list[Called]] = {}
+        for call in self.by_call:
+            calls.setdefault(int(self.graph.scope_module[call.scope]), []).append(call)
+        outermost = self.graph.tree.by_first_call.outermost(self.graph.scope_module)
+        return sorted(
+            (
+                self._module(group, [call for call in group if outermost[call.scope]])
+                for group in calls.values()
+            ),
+            key=lambda row: (-row.inclusive_ns - row.backward_ns, row.scope),
+        )
+
+    def _module(self, group: list[Called], outer: list[Called]) -> Called:
+        """All calls of a module as one; ``outer`` are those that are inside no other of them."""
+        first = [call for call in group if not call.again]
+        once = [call for call in outer if not call.again]
+        # what was computed again took its time in backward, of which modules have the operations
+        recomputed = sum(call.operations_ns if call.again else call.recomputed_ns for call in outer)
+        behind = sum(call.backward_ns + (call.operations_ns if call.again else 0) for call in outer)
+        alone = len(first) == 1
+        return group[0]._replace(
+            calls=len(first),
+            inclusive_ns=sum(call.inclusive_ns for call in once),
+            self_ns=sum(call.self_ns + self._made_again[call.scope] for call in first),
+            operations_ns=sum(call.operations_ns for call in once),
+            host_ns=sum(call.host_ns for call in once),
+            backward_ns=behind,
+            recomputed_ns=recomputed,
+            low_ns=first[0].low_ns if alone else None,  # quartiles of calls do not add up
+            high_ns=first[0].high_ns if alone else None,
+            kernel_ns=None if self.kernel is None else sum(call.kernel_ns or 0 for call in outer),
+            again=False,
+        )
+
+    @cached_property
+    def _made_again(self) -> list[int]:
+        """For each call the time that calls took which backward, running in it, made again."""
+        result = np.zeros(len(self.inclusive), dtype=np.int64)
+        parent = self.graph.scope_parent
+        outer = self.again & ~self.again[parent]
+        np.add.at(result, parent[outer], self.inclusive[outer])
+        return list(result.tolist())
+
+    def _own(self) -> Ints:
+        """What the calls inside each call do not take."""
+        return np.maximum(
+            self.graph.tree.own(self.inclusive), 0
+        )  # what recording took is taken off by an estimate
+
+    def _spread(self, name: str) -> list[int | None]:
+        return self.metrics[name][:] if name in self.metrics else [None] * len(self.inclusive)
+
+    def _inside(self, amount: Ints, chosen: Bools, tree: Tree) -> Ints:
+        """Sums over some operations of each call and of the calls inside it."""
+        return tree.inclusive(self.graph.tree.of_nodes(amount, chosen))
