@@ -286,7 +286,7 @@ class Trace(LiveRun):
         """What a compiler could fuse: chains of operations that can run as one kernel, and the bytes each would save.
 
         Pointwise operations through views, before and after reductions, after matrix products, and side by side on one
-        tensor; never across phases, devices or data that Python looks at. ``tv.compiled_kernels`` says what
+        tensor; never across phases, devices or data that Python looks at. ``tv.measure.kernels`` says what
         ``torch.compile`` in fact fuses.
 
         >>> import torch, torch_vis as tv

@@ -77,7 +77,7 @@ def test_rows_that_leave_operations_out_say_so(own_op):
     }
     assert "≥ 112" in shown["0"] and "≥ 256" in shown["Sequential"]
     assert "≥" not in shown["1"] and " 144 " in shown["1"]
-    plain = json.loads(json.dumps(s.to_plain()))
+    plain = json.loads(json.dumps(s.to_dict()))
     assert plain["modules"][0]["incomplete"] == plain["phases"][0]["incomplete"] == list(unknown)
 
 
@@ -113,5 +113,5 @@ def test_a_formula_that_failed_is_the_reason(monkeypatch, tmp_path):
 def test_every_case_of_the_zoo_has_one(name):
     t = traced(name)
     s = t.summary()
-    plain = json.loads(json.dumps(s.to_plain()))
+    plain = json.loads(json.dumps(s.to_dict()))
     assert sum(plain["operations"].values()) == len(t.graph)

@@ -353,8 +353,8 @@ def report_of(name: str, make: Callable[[], Any], digits: int = EXACT) -> Files:
     except tv.errors.TorchVisError as error:
         return {f"{name}.txt": shortened(f"{type(error).__name__}: {error}")}
     files = {f"{name}.txt": shortened(str(report))}
-    if hasattr(report, "to_plain"):
-        files[f"{name}.json"] = condensed(report.to_plain(), REPORT, digits)
+    if hasattr(report, "to_dict"):
+        files[f"{name}.json"] = condensed(report.to_dict(), REPORT, digits)
     return files
 
 

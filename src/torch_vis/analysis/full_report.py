@@ -56,7 +56,7 @@ def write_report(trace: Trace, path: PathLike) -> None:
         save(path, trace)
         return
     reports, missing = gathered(trace)
-    plain = {name: report.to_plain() for name, report in {"summary": trace.summary(), **reports}.items()}
+    plain = {name: report.to_dict() for name, report in {"summary": trace.summary(), **reports}.items()}
     _write(path, json.dumps({**plain, "missing": missing}, indent=1, default=str))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from torch_vis._deprecated import Renamed
 from torch_vis.errors import UsageError, no_match
 from torch_vis.views.charts.chart import Chart, draw
 from torch_vis.views.text.table import Listing, table
@@ -21,6 +22,10 @@ def most(shown: int, whole: int) -> str:
     ('', ': the 20 largest of 147')
     """
     return f": the {shown:,} largest of {whole:,}" if shown < whole else ""
+
+
+SCALARS = (int, float, bool)
+SCALAR_TYPES = frozenset({"int", "float", "bool", "int | None", "float | None", "bool | None"})
 
 
 class Charts(Mapping[str, Chart]):
@@ -45,7 +50,7 @@ class Charts(Mapping[str, Chart]):
         return len(self._builders)
 
 
-class Report:
+class Report(Renamed):
     """Something found out about a run; ``print`` shows it as tables.
 
     A kind of report says what it found in ``facts`` (what it comes to, in words), ``listings`` (rows with titles) and
@@ -108,10 +113,27 @@ class Report:
             raise no_match("chart", str(name), [*found])
         return draw(found[name], renderer)
 
-    def to_plain(self) -> dict[str, Any]:
-        """The same as plain data, for JSON."""
+    def figures(self) -> dict[str, int | float | bool | None]:
+        """What it all comes to as numbers: every public attribute of the report that is one, with its unit in the name.
+
+        >>> import torch, torch_vis as tv
+        >>> tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3)).memory().figures()["peak_bytes"]
+        72
+        """
+        stored = {name: value for name, value in vars(self).items() if type(value) in SCALARS}
+        computed = {
+            name: getattr(self, name)
+            for kind in reversed(type(self).__mro__)
+            for name, item in vars(kind).items()
+            if _returns(item) in SCALAR_TYPES
+        }
+        figures = stored | computed
+        return {name: figures[name] for name in sorted(figures) if not name.startswith("_")}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as data, for JSON: ``facts`` as numbers, ``text`` as printed, and the rows of each listing."""
         rows = {listing.title: listing.to_dict() for listing in self.listings()}
-        return {"facts": dict(self.facts()), **rows, "notes": list(self.notes())}
+        return {"facts": self.figures(), "text": dict(self.facts()), **rows, "notes": list(self.notes())}
 
     def to_pandas(self, listing: str | None = None) -> pandas.DataFrame:
         """The rows of a listing (the first one by default) as a pandas ``DataFrame``."""
@@ -136,3 +158,9 @@ class Report:
     def __repr__(self) -> str:
         facts = ", ".join(f"{name}: {fact}" for name, fact in list(self.facts().items())[:3])
         return f"<{type(self).__name__} {facts}>" if facts else f"<{type(self).__name__}>"
+
+
+def _returns(item: object) -> str | None:
+    """The annotation of what a property gives."""
+    function = getattr(item, "fget", None) or getattr(item, "func", None)
+    return getattr(function, "__annotations__", {}).get("return")

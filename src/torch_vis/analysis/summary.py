@@ -224,7 +224,7 @@ class SummaryReport(Report):
         """As ``print`` shows the trace."""
         return table(self._run, width=width)
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Totals and modules as plain data, for JSON."""
         names = (
             "model operations parameters parameter_bytes inputs outputs flops macs moved_bytes peak_bytes time_ns "

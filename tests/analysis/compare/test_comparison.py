@@ -91,7 +91,7 @@ def test_as_words_as_data_and_as_a_page(tmp_path: Path) -> None:
     found = compared(Net(), Net(width=6, norm=True), backward=True)
     text = str(found)
     assert "only in B" in text and "native_layer_norm in norm" in text and "B − A" in text and "FLOPs" in text
-    plain = json.loads(json.dumps(found.to_plain()))
+    plain = json.loads(json.dumps(found.to_dict()))
     assert plain["same"] is False and plain["added_modules"] == ["norm"]
     found.save(tmp_path / "diff.html")
     assert "<script" in (tmp_path / "diff.html").read_text()
@@ -189,8 +189,8 @@ def test_an_operator_is_not_shown_as_its_own_module(via):
     assert {"mul", "new_ones", "add"} <= {node.name for node in found.added}
     for node in found.added:
         assert f"{node.name} in {node.name}" not in str(found)
-    assert {row["module"] for row in found.to_plain()["added"]} <= {"", "After"}
-    assert {row["module"] for row in found.to_plain()["removed"]} <= {"", "inner"}
+    assert {row["module"] for row in found.to_dict()["added"]} <= {"", "After"}
+    assert {row["module"] for row in found.to_dict()["removed"]} <= {"", "inner"}
 
 
 def test_a_layer_that_was_wrapped_is_the_same_layer():
@@ -298,7 +298,7 @@ def test_sums_that_leave_operations_out_are_not_compared() -> None:
     assert found.incomplete == {"FLOPs": (False, True), "bytes moved": (False, True)}
     row = next(line for line in str(found).splitlines() if line.startswith("FLOPs"))
     assert row.split() == ["FLOPs", "272", "≥", "272"]
-    assert found.to_plain()["incomplete"]["FLOPs"] == {"a": False, "b": True}
+    assert found.to_dict()["incomplete"]["FLOPs"] == {"a": False, "b": True}
     assert len(found.figure().data[0].x) == len(found.figures) - 2
 
 

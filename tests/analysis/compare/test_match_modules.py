@@ -130,7 +130,7 @@ def test_where_no_weights_tell_the_last_is_gone_and_it_says_so(change: Callable[
     model = Flat()
     found = compared(model, change(model.without(1)), keep=False)
     assert gone(found) == ["linears.3", "acts.3"] and not found.changed
-    [note] = [note for note in found.to_plain()["notes"] if "are alike" in note]
+    [note] = [note for note in found.to_dict()["notes"] if "are alike" in note]
     assert note.startswith("4 layers of A (linears.0 … linears.3) and 3 of B (")
 
 

@@ -270,7 +270,7 @@ def test_layers_that_nothing_tells_apart_are_matched_by_number_and_it_says_so() 
     assert "4 layers of A (layers.0 … layers.3) and 3 of B (layers.0 … layers.2) are alike (Block)" in str(
         found
     )
-    assert any("are alike" in note for note in found.to_plain()["notes"])
+    assert any("are alike" in note for note in found.to_dict()["notes"])
 
 
 def test_a_module_of_another_class_is_a_change() -> None:
@@ -282,7 +282,7 @@ def test_a_module_of_another_class_is_a_change() -> None:
     classes = [(one.path, one.type, two.type) for one, two in found.changed_modules]
     assert classes == [("0", "Linear", "Own"), ("1", "ReLU", "GELU")]
     assert "modules of another class (2)\n  Linear → Own: 0\n  ReLU → GELU: 1" in str(found)
-    assert found.to_plain()["changed_modules"][0] == {
+    assert found.to_dict()["changed_modules"][0] == {
         "path": "0", "in_b": "0", "before": "Linear", "after": "Own",
     }  # fmt: skip
     alone = tv.compare(tv.trace(nn.Sequential(one[0]), X), tv.trace(nn.Sequential(two[0]), X))
@@ -298,7 +298,7 @@ def test_what_each_module_comes_to_adds_up() -> None:
     for name, figure in (("operations", "operations"), ("flops", "FLOPs"), ("alloc_bytes", "allocated")):
         assert sum(getattr(row, name)[0] for row in found.modules) == found.figures[figure][0]
         assert sum(getattr(row, name)[1] for row in found.modules) == found.figures[figure][1]
-    assert len(found.to_plain()["modules"]) == len(found.to_pandas("modules")) == len(found.modules)
+    assert len(found.to_dict()["modules"]) == len(found.to_pandas("modules")) == len(found.modules)
     table = str(found).partition("by what their own operations come to")[2]
     assert "3 (only in B)" in table and "+40" in table
 
@@ -329,7 +329,7 @@ def test_an_operation_moved_to_another_module_is_the_same_operation() -> None:
     assert [(one.name, one.path, two.path) for one, two in found.moved] == [("relu", "", "inner")]
     assert [(one.path, two.path) for one, two in back.moved] == [("inner", "")]
     assert "moved to another module (1)\n  relu: (root) → inner" in str(found)
-    assert found.to_pandas()["change"].tolist() == ["moved"] and len(found.to_plain()["moved"]) == 1
+    assert found.to_pandas()["change"].tolist() == ["moved"] and len(found.to_dict()["moved"]) == 1
 
 
 def test_updates_of_other_optimizers_are_others() -> None:
@@ -378,7 +378,7 @@ def test_a_run_that_was_ended_early_is_said_to_be() -> None:
 
     found = tv.compare(tv.trace(Whole(), X), tv.trace(Broken(), X, partial=True))
     assert str(found).startswith("B is incomplete: it was ended by ValueError: too early")
-    assert not found.same and found.to_plain()["ended"] == {"a": None, "b": "ValueError: too early"}
+    assert not found.same and found.to_dict()["ended"] == {"a": None, "b": "ValueError: too early"}
 
 
 @pytest.mark.parametrize("via", ["export", "aot", "dynamo"])

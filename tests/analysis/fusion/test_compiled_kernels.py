@@ -41,7 +41,7 @@ def names(found: Any) -> set[tuple[str, ...]]:
 
 
 def test_kernels_are_told_by_the_operations_of_the_run() -> None:
-    found = tv.compiled_kernels(Block().eval(), *INPUTS)
+    found = tv.measure.kernels(Block().eval(), *INPUTS)
     assert names(found) == {
         ("addmm",), ("gelu", "add", "native_layer_norm"), ("convolution",), ("native_batch_norm", "relu")
     }  # fmt: skip
@@ -53,7 +53,7 @@ def test_kernels_are_told_by_the_operations_of_the_run() -> None:
 
 
 def test_agreement_counts_pairs() -> None:
-    found = tv.compiled_kernels(Block().eval(), *INPUTS)
+    found = tv.measure.kernels(Block().eval(), *INPUTS)
     assert found.agreement == (3, 0, 0, 0)  # gelu-add, add-norm, batch norm-relu
     assert (found.agreement.precision, found.agreement.recall) == (1.0, 1.0)
     with_products = found.agreement_of(products=True)
@@ -71,7 +71,7 @@ def test_a_graph_break_separates_kernels() -> None:
         torch._dynamo.graph_break()
         return y.exp().neg()
 
-    found = tv.compiled_kernels(program, torch.ones(16))
+    found = tv.measure.kernels(program, torch.ones(16))
     assert names(found) == {("sin", "cos"), ("exp", "neg")}
     assert found.agreement.only_predicted == 1  # across the break
 
@@ -89,13 +89,13 @@ def test_what_could_be_saved_is_what_is_and_what_is_missing() -> None:
             torch._dynamo.graph_break()
             return nn.functional.gelu(self.linear(x.sin().cos().exp()))
 
-    found = tv.compiled_kernels(Parts().eval(), torch.arange(8).view(2, 4))
+    found = tv.measure.kernels(Parts().eval(), torch.arange(8).view(2, 4))
     assert {chain.fused for chain in found.chains} >= {"no"}
     assert found.predicted_bytes == sum(chain.could_save for chain in found.chains)
     inside = sum(chain.saved_bytes for chain in found.chains)
     assert all(0 <= chain.saved_bytes <= chain.could_save for chain in found.chains)
     assert all(chain.missing_bytes == 0 for chain in found.chains if chain.fused == "yes")
-    rows = found.to_plain()["Chains expected, not wholly fused"]
+    rows = found.to_dict()["Chains expected, not wholly fused"]
     assert sum(row["missing_bytes"] for row in rows) == found.predicted_bytes - inside > 0
     assert found.saved_bytes >= inside
     saved, missing = found.charts()["chains"].series
@@ -117,20 +117,20 @@ class Recurrent(nn.Module):
 
 @pytest.mark.parametrize("model", [nn.LSTM(4, 6), Recurrent()], ids=["alone", "between others"])
 def test_operations_in_no_kernel_are_told_with_the_reason(model: nn.Module) -> None:
-    found = tv.compiled_kernels(model, torch.ones(5, 2, 4))
+    found = tv.measure.kernels(model, torch.ones(5, 2, 4))
     assert found.unmatched == sum(len(row.operations) for row in found.outside) > 0
     (row,) = (row for row in found.outside if "mkldnn_rnn_layer" in row.names)
     assert "graph break" in row.reason and "LSTM" in row.reason and "allow_rnn" in row.reason
     placed = {node for kernel in found.kernels for node in kernel.operations}
     assert not placed & {node for row in found.outside for node in row.operations}
-    assert "allow_rnn" in str(found) and "Operations in no kernel" in found.to_plain()
+    assert "allow_rnn" in str(found) and "Operations in no kernel" in found.to_dict()
 
 
 def test_as_a_table_and_as_data() -> None:
-    found = tv.compiled_kernels(lambda x: (x + 1).relu() @ x, torch.ones(4, 4))
+    found = tv.measure.kernels(lambda x: (x + 1).relu() @ x, torch.ones(4, 4))
     text = str(found)
     assert "add → relu" in text and "100% (1 of 1)" in text
-    assert found.to_plain()["Kernels"][0]["made_by"] == "Inductor"
+    assert found.to_dict()["Kernels"][0]["made_by"] == "Inductor"
     assert len(found.figure().data) == 1
 
 
@@ -143,7 +143,7 @@ def test_a_small_bert_agrees() -> None:
     config = BertConfig(
         hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, vocab_size=100
     )
-    found = tv.compiled_kernels(BertModel(config).eval(), torch.arange(32).view(2, 16))
+    found = tv.measure.kernels(BertModel(config).eval(), torch.arange(32).view(2, 16))
     assert found.agreement.precision is not None and found.agreement.precision > 0.8
     assert found.agreement.recall is not None and found.agreement.recall > 0.8
 
@@ -192,9 +192,9 @@ def test_settings_buffers_random_state_and_compiled_code_are_as_they_were(fails:
     model.fails = fails
     if fails:
         with pytest.raises(RuntimeError, match="the model's own"):
-            tv.compiled_kernels(model, x)
+            tv.measure.kernels(model, x)
     else:
-        assert tv.compiled_kernels(model, x).kernels
+        assert tv.measure.kernels(model, x).kernels
     model.fails = False
     assert settings() == before
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
@@ -215,7 +215,7 @@ def test_a_pass_of_the_users_own_is_run_as_well() -> None:
         return scheduled
 
     with config.patch(_post_fusion_custom_pass=own):
-        assert tv.compiled_kernels(lambda x: x.sin() + 1, torch.ones(8)).kernels
+        assert tv.measure.kernels(lambda x: x.sin() + 1, torch.ones(8)).kernels
         assert config._post_fusion_custom_pass is own
     assert seen == [1]
 
@@ -230,7 +230,7 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         config.patch({"cpp.cxx": ("no-such-compiler",)}),
         pytest.raises(CaptureFailed, match=r"C\+\+ compiler"),
     ):
-        tv.compiled_kernels(lambda x: x.sin() * 3, torch.ones(8))
+        tv.measure.kernels(lambda x: x.sin() * 3, torch.ones(8))
 
 
 def test_inputs_that_the_model_itself_cannot_take_are_its_own_error(
@@ -238,7 +238,7 @@ def test_inputs_that_the_model_itself_cannot_take_are_its_own_error(
 ) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
     with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied") as raised:
-        tv.compiled_kernels(model, torch.ones(2, 5))
+        tv.measure.kernels(model, torch.ones(2, 5))
     if sys.version_info >= (3, 11):
         assert any("the model itself failed with these inputs" in note for note in raised.value.__notes__)
     assert "Traceback" not in capfd.readouterr().err  # what torch logs of it
@@ -246,6 +246,6 @@ def test_inputs_that_the_model_itself_cannot_take_are_its_own_error(
 
 def test_what_is_no_model_is_refused() -> None:
     with pytest.raises(NotTraceable, match="compiled_kernels"):
-        tv.compiled_kernels(3)  # type: ignore[arg-type]
+        tv.measure.kernels(3)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="no operations"):
-        tv.compiled_kernels(lambda x: x, torch.ones(2))
+        tv.measure.kernels(lambda x: x, torch.ones(2))

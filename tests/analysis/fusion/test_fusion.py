@@ -223,9 +223,7 @@ def test_the_report_adds_up() -> None:
     text = str(found)
     assert "addmm → gelu" in text and "encoder.layer.*.intermediate" in text
     assert len(found.to_pandas()) == len(found.chains)
-    assert (
-        found.to_plain()["Chains that could be one kernel"][0]["saved_bytes"] == found.chains[0].saved_bytes
-    )
+    assert found.to_dict()["Chains that could be one kernel"][0]["saved_bytes"] == found.chains[0].saved_bytes
 
 
 @pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])

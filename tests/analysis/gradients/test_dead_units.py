@@ -67,7 +67,7 @@ def test_a_channel_at_its_upper_bound_is_saturated() -> None:
     flow = tv.trace(model, torch.randn(2, 1, 3, 3), backward=True).gradients()
     (row,) = flow.rectifiers
     assert row.saturated_units == (1,) and 2 in row.dead_units
-    (listed,) = flow.to_plain()["Units that are stuck for the whole batch"]
+    (listed,) = flow.to_dict()["Units that are stuck for the whole batch"]
     assert listed["saturated"] == 1 and list(listed["saturated_units"]) == [1]
 
 

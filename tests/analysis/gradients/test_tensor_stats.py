@@ -373,7 +373,7 @@ def test_dead_units_are_told_with_operator_line_and_numbers() -> None:
     x = torch.ones(2, 30)
     x[:, 3:28] = -5
     flow = tv.trace(lambda x: step(x + shift), x, backward=True).gradients()
-    (row,) = flow.to_plain()["Units that are stuck for the whole batch"]
+    (row,) = flow.to_dict()["Units that are stuck for the whole batch"]
     assert row["operator"] == "relu" and row["line"].endswith(".step") and row["dead"] == 25
     assert list(row["dead_units"]) == list(range(3, 28)) == json.loads(json.dumps(row["dead_units"]))
     text = flow.table(width=400)

@@ -134,7 +134,7 @@ def test_work_that_is_not_known_is_not_taken_for_small() -> None:
         assert f"1 of {len(trace.graph)} operations is not known" in facts["time"]
         assert "waits for" not in facts["device and host"] and "at least" in facts["device and host"]
         assert "forward at least" in facts["phases"]
-        plain = json.loads(json.dumps(report.to_plain()))
+        plain = json.loads(json.dumps(report.to_dict()))
         assert plain["high_ns"] is None and plain["unknown_operations"] == 1
         kinds = {row["kind"]: row for row in plain["kinds"]}
         assert kinds["other"]["device_ns"] is None and kinds["other"]["unknown"] == 1
@@ -406,7 +406,7 @@ def test_files_that_are_no_calibration_are_refused(tmp_path: Path) -> None:
         path.write_text(content)
         with pytest.raises(error):
             tv.hardware.load(path)
-    plain = made_up().to_plain()
+    plain = made_up().to_dict()
     plain["samples"]["time_ns"].pop()
     path.write_text(json.dumps(plain))
     with pytest.raises(CorruptFile, match="length"):
@@ -432,7 +432,7 @@ def test_the_report_is_read_drawn_and_written() -> None:
     assert kinds.title != along.title and "A100" in kinds.title and "A100" in along.title
     reach = max(figure for series in kinds.series for figure in series.y)
     assert scale(kinds, "y").high < 1.1 * reach  # device and host overlap, and are not stacked
-    plain = json.loads(json.dumps(report.to_plain()))
+    plain = json.loads(json.dumps(report.to_dict()))
     assert plain["low_ns"] < plain["total_ns"] < plain["high_ns"]
     assert sum(row[1] for row in report.modules) == len(report.graph)
 

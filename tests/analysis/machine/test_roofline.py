@@ -85,11 +85,11 @@ def test_what_has_no_formula_is_not_known() -> None:
 def test_unknown_work_is_never_zero_in_a_sum() -> None:
     trace = tv.trace(WithUnknown(), torch.ones(8, 64))
     report = RooflineReport(Run(trace.graph, timed(trace, 10**6)), PLAIN)
-    kinds = {row["kind"]: row for row in report.to_plain()["kinds"]}
+    kinds = {row["kind"]: row for row in report.to_dict()["kinds"]}
     for name in ("flops", "moved_bytes", "peak_share", "intensity", "bound"):
         assert kinds["other"][name] is None and kinds["matmul"][name] is not None
     assert kinds["other"]["unknown"] == 1 and kinds["matmul"]["unknown"] == 0
-    modules = {row["module"]: row for row in report.to_plain()["modules"]}
+    modules = {row["module"]: row for row in report.to_dict()["modules"]}
     mixed = modules["(WithUnknown)"]  # a relu beside it
     assert mixed["unknown"] == 1 and mixed["moved_bytes"] > 0 and mixed["intensity"] is None
     line = next(line for line in str(report).splitlines() if line.startswith("(WithUnknown)"))
@@ -143,7 +143,7 @@ def test_the_report_is_read_drawn_and_written() -> None:
     plotted = report.figure()
     assert plotted.layout.xaxis.type == plotted.layout.yaxis.type == "log"
     report.figure("matplotlib", chart="bounds")
-    assert json.loads(json.dumps(report.to_plain()))["operations"][0]["operation"] == "addmm"
+    assert json.loads(json.dumps(report.to_dict()))["operations"][0]["operation"] == "addmm"
     assert report.to_pandas("operations")["bound"].tolist() == ["overhead"]
 
 

@@ -34,7 +34,7 @@ def test_tensors_are_measured_to_the_byte() -> None:
         return z.sum()
 
     x = torch.ones(MIB)
-    report = tv.measure_memory(work, x)
+    report = tv.measure.memory(work, x)
     grown = report.peak_bytes - report.events.start_bytes
     assert 2 * 4 * MIB <= grown <= 2 * 4 * MIB + 1024
     assert report.events.peak_op == "aten::mul"
@@ -52,7 +52,7 @@ def test_what_an_earlier_run_left_behind_is_seen_to_go() -> None:
 
     x = torch.ones(4, 512)
     step(x)
-    report = tv.measure_memory(step, x)
+    report = tv.measure.memory(step, x)
     assert abs(int(report.events.change.sum())) < 4096  # new gradients in the place of old ones
 
 
@@ -82,7 +82,7 @@ def test_convolutions_take_what_the_rules_say(name: str) -> None:
 
     predicted = tv.trace(work, fake=True)
     scratch = predicted.memory().scratch_bytes
-    kernels = tv.measure_memory(work).events.kernels
+    kernels = tv.measure.memory(work).events.kernels
     for op in ("aten::convolution", "aten::convolution_backward"):
         (node,) = [node.index for node in predicted.graph.nodes if node.op == op]
         (measured,) = [kernel.scratch_bytes for kernel in kernels if kernel.op == op]
@@ -114,7 +114,7 @@ def test_convolutions_of_what_is_laid_out_anew(name: str) -> None:
 
     predicted = tv.trace(work, fake=True)
     scratch = predicted.memory().scratch_bytes
-    kernels = tv.measure_memory(work).events.kernels
+    kernels = tv.measure.memory(work).events.kernels
     (node,) = [node.index for node in predicted.graph.nodes if node.op == "aten::convolution_backward"]
     (measured,) = [kernel.scratch_bytes for kernel in kernels if kernel.op == "aten::convolution_backward"]
     assert scratch[node] == pytest.approx(measured, rel=0.02)
@@ -133,7 +133,7 @@ def test_an_lstm_takes_what_the_rules_say(sizes: tuple[int, int, int, int], expa
 
     predicted = tv.trace(work, fake=True)
     scratch = predicted.memory().scratch_bytes
-    kernels = tv.measure_memory(work).events.kernels
+    kernels = tv.measure.memory(work).events.kernels
     for op in ("aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"):
         (node,) = [node.index for node in predicted.graph.nodes if node.op == op]
         (measured,) = [kernel.scratch_bytes for kernel in kernels if kernel.op == op]
@@ -175,7 +175,7 @@ def test_the_peak_of_a_training_step_is_predicted(make: Callable[[], tuple[nn.Mo
         step()
 
     predicted = tv.trace(two_steps, fake=True).memory()
-    measured = tv.measure_memory(step)
+    measured = tv.measure.memory(step)
     others = measured.events.start_bytes - int(tv.trace(step, keep=False).memory().blocks.after[:, -1].sum())
     taken = measured.peak_bytes - max(0, others)  # tensors of other tests are not this step's
     assert predicted.allocator_peak_bytes == pytest.approx(taken, rel=0.02)
@@ -189,7 +189,7 @@ def test_gradients_that_torch_adds_in_place_are_not_counted_twice() -> None:
         torch.autograd.grad((y * y.detach() + y.sin()).sum(), x)
 
     trace = tv.trace(work, fake=True)
-    measured = tv.measure_memory(work)
+    measured = tv.measure.memory(work)
     grown = measured.peak_bytes - measured.events.start_bytes
     predicted = trace.memory().allocator_peak_bytes - 4 * MIB  # x was there before
     assert predicted == pytest.approx(grown, rel=0.01)
@@ -197,19 +197,19 @@ def test_gradients_that_torch_adds_in_place_are_not_counted_twice() -> None:
 
 def test_measure_memory_refuses_what_it_cannot_run() -> None:
     with pytest.raises(UsageError, match="takes a callable"):
-        tv.measure_memory(3)  # type: ignore[arg-type]
+        tv.measure.memory(3)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="number of runs"):
-        tv.measure_memory(nn.ReLU(), torch.ones(1), warmup=-1)
+        tv.measure.memory(nn.ReLU(), torch.ones(1), warmup=-1)
 
 
 @pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
 def test_the_measured_report(renderer: str) -> None:
     pytest.importorskip(renderer)
-    report = tv.measure_memory(nn.Conv2d(16, 16, 3), torch.ones(2, 16, 32, 32))
+    report = tv.measure.memory(nn.Conv2d(16, 16, 3), torch.ones(2, 16, 32, 32))
     assert "CPU peak" in str(report) and report.output.shape == (2, 16, 30, 30)
     assert 2 * 16 * 30 * 30 * 4 <= report.added_bytes == report.peak_bytes - report.events.start_bytes
     assert report.facts()["taken by the run"].startswith(size(report.added_bytes))
-    assert report.figure(renderer) is not None and report.to_plain()["facts"]
+    assert report.figure(renderer) is not None and report.to_dict()["facts"]
 
 
 # ---------------------------------------------------------------- CUDA's caching allocator

@@ -37,7 +37,7 @@ def test_every_case_has_a_report(name: str) -> None:
         share.size_bytes for share in report.by_line
     )
     assert str(report).startswith("Memory\n")
-    json.dumps(report.to_plain())
+    json.dumps(report.to_dict())
     chart = report.charts().get("timeline")
     assert (
         chart is None

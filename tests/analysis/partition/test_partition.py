@@ -255,14 +255,14 @@ def test_as_a_table_as_data_and_as_a_figure(renderer: str) -> None:
     assert "convolution → native_batch_norm → relu_" in found.table(width=240)
     assert "operand of a matrix product" in str(found)
     assert len(found.to_pandas()) == len(found.parts)
-    assert np.sum([row["operations"] for row in found.to_plain()["Parts"]]) == len(found.graph)
+    assert np.sum([row["operations"] for row in found.to_dict()["Parts"]]) == len(found.graph)
     assert found.figure(renderer) is not None
 
 
 def test_views_are_told_apart_from_what_the_budget_counts() -> None:
     model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(6)))
     found = tv.trace(model, torch.ones(2, 8)).partition(max_operations=2)
-    rows = found.to_plain()["Parts"]
+    rows = found.to_dict()["Parts"]
     assert any(row["views"] for row in rows)
     assert all(row["operations"] - row["views"] <= 2 for row in rows)
     assert "of which views" in found.table(width=240) and "max_operations does not count them" in str(found)
@@ -279,4 +279,4 @@ def test_reasons_are_printed_whole_at_any_width(width: int, options: dict[str, A
     for part in found.parts[:20]:
         row = next(line for number, *line in rows if number == str(part.number))
         assert row[0].endswith(f"  {part.reason}")
-    assert len(found.to_plain()["Parts"][0]) == 14 and len(found.to_pandas().columns) == 14
+    assert len(found.to_dict()["Parts"][0]) == 14 and len(found.to_pandas().columns) == 14

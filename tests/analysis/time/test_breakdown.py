@@ -33,7 +33,7 @@ def test_the_parts_come_to_the_whole(name: str) -> None:
     assert report.calls[0].operations_ns == operations
     assert sum(row.calls for row in report.modules) == sum(not row.again for row in report.calls)
     assert str(report).startswith("Time\n")
-    json.dumps(report.to_plain())
+    json.dumps(report.to_dict())
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from torch_vis._deprecated import Renamed
 from torch_vis._trace import Trace
 from torch_vis.analysis.fusion import fuse
 from torch_vis.analysis.fusion.report import (
@@ -211,11 +210,11 @@ class Agreement(NamedTuple):
         return self.both / fused if fused else None
 
 
-class CompiledKernels(Report, Renamed):
+class CompiledKernels(Report):
     """The kernels of a compiled model, and how they compare with the chains that ``Trace.fusion`` finds.
 
     >>> import torch, torch_vis as tv
-    >>> found = tv.compiled_kernels(lambda x: (x + 1).relu() * 2, torch.ones(4))  # doctest: +SKIP
+    >>> found = tv.measure.kernels(lambda x: (x + 1).relu() * 2, torch.ones(4))  # doctest: +SKIP
     >>> [kernel.names for kernel in found.kernels], found.agreement.precision  # doctest: +SKIP
     ([('add', 'relu', 'mul')], 1.0)
     """
@@ -448,7 +447,7 @@ def compiled_kernels(
     C++ compiler is needed.
 
     >>> import torch, torch_vis as tv
-    >>> print(tv.compiled_kernels(lambda x: (x + 1).relu(), torch.ones(4)).agreement)  # doctest: +SKIP
+    >>> print(tv.measure.kernels(lambda x: (x + 1).relu(), torch.ones(4)).agreement)  # doctest: +SKIP
     Agreement(both=1, only_predicted=0, only_compiled=0, neither=0)
     """
     if not callable(model):

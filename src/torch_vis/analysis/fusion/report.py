@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from torch_vis._deprecated import Renamed
 from torch_vis.analysis.fusion import fuse
 from torch_vis.analysis.report import Report, most
 from torch_vis.errors import UsageError
@@ -51,7 +50,7 @@ class FusedChain(NamedTuple):
         return self.intermediate_bytes + self.shared_bytes
 
 
-class FusionReport(Report, Renamed):
+class FusionReport(Report):
     """The chains of a run, those that save most first.
 
     >>> import torch, torch_vis as tv

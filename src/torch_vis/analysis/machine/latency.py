@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from torch_vis._deprecated import Renamed
 from torch_vis.analysis.machine import host_model as host_time
 from torch_vis.analysis.machine.calibration import BUSY, Calibration
 from torch_vis.analysis.machine.datasheet_efficiency import DatasheetModel, usual_host
@@ -260,7 +259,7 @@ BARS = 20
 POINTS = 1000
 
 
-class LatencyReport(Report, Renamed):
+class LatencyReport(Report):
     """A prediction: ``total_ns`` with ``low_ns`` and ``high_ns``, phases, kinds, modules and operations.
 
     ``hardware`` is a name (``"H100 SXM"``, see ``tv.hardware.known``) or a ``Hardware``: a device of which the
@@ -541,11 +540,11 @@ class LatencyReport(Report, Renamed):
                 "it does not fit"
             )
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """The same as plain data, for JSON."""
         names = ("total_ns", "low_ns", "high_ns", "unknown_operations", "phases")
         totals = {name: getattr(self, name) for name in names}
-        return {**totals, **super().to_plain()}
+        return {**totals, **super().to_dict()}
 
     def _rows(self, key: np.ndarray[Any, Any], names: Sequence[str]) -> list[tuple[Any, ...]]:
         prediction, size = self.prediction, len(names)

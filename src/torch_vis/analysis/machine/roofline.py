@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from torch_vis._deprecated import Renamed
 from torch_vis.analysis.machine.calibration import MEASURED
 from torch_vis.analysis.machine.datasheet_efficiency import roof_times
 from torch_vis.analysis.machine.hardware import Hardware
@@ -205,7 +204,7 @@ VIEWS, UNKNOWN = "views and the like", "not known"
 Cells = tuple[Any, ...]
 
 
-class RooflineReport(Report, Renamed):
+class RooflineReport(Report):
     """Every operation against a machine's roofs; ``operations``, ``modules`` and ``kinds`` are the rows.
 
     >>> import torch, torch_vis as tv

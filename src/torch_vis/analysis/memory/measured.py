@@ -106,7 +106,7 @@ def measure_memory(
     would seem to stay. Nothing is undone: a training step trains.
 
     >>> import torch, torch_vis as tv
-    >>> report = tv.measure_memory(torch.nn.Conv2d(16, 32, 3, bias=False), torch.ones(2, 16, 8, 8))
+    >>> report = tv.measure.memory(torch.nn.Conv2d(16, 32, 3, bias=False), torch.ones(2, 16, 8, 8))
     >>> report.scratch[0].op
     'aten::convolution'
     """

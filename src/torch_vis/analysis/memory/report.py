@@ -506,7 +506,7 @@ class MemoryReport(Report):
     def notes(self) -> list[str]:
         """What the figures are and are not."""
         result = [
-            "what kernels and allocators take beyond tensors is an estimate; tv.measure_memory() measures it",
+            "what kernels and allocators take beyond tensors is an estimate; tv.measure.memory() measures it",
             *([TRIED] if (self.scratch_bytes * self._on_cpu).any() else ()),
             "made by: the number of the operation that made a tensor, – before the run; freed by: that of the first "
             "one for which it was gone, – where it outlived the run",

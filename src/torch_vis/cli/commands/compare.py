@@ -85,7 +85,7 @@ def run(options: Any, out: Output) -> int:
 def _numbers(found: Comparison, options: Any, out: Output) -> int:
     """Print what differs, and where the numbers do."""
     numbers = found.differences(tolerance=options.tolerance or 0.0)
-    told = {"same": numbers.same, **numbers.to_plain()}
+    told = {"same": numbers.same, **numbers.to_dict()}
     if options.only_numbers:
         out.give({"same": numbers.same, "numbers": told}, str(numbers))
         return _code(numbers, same=numbers.same)

@@ -49,7 +49,7 @@ def run(options: Any, out: Output) -> int:
     trace = trace_of(options, "report", keep=options.report in NEED_TENSORS)
     report = getattr(trace, options.report)(**chosen)
     out.give(
-        report.to_plain() if options.json else None, "" if options.json else report.table(width=options.width)
+        report.to_dict() if options.json else None, "" if options.json else report.table(width=options.width)
     )
     return 0
 

@@ -130,7 +130,7 @@ def test_it_draws_and_lists(tmp_path):
     assert len(found.to_pandas()) == len(found.rows) > len(found.to_pandas("origins")) == len(found.origins)
     assert set(found.to_pandas("results").name) == set(found.to_pandas("Results").name) == set(found.results)
     assert any(note.text.startswith("first: mul in 1") for note in found.figure().layout.annotations)
-    assert found.to_plain()["Results"][0]["relative"] >= found.to_plain()["Results"][-1]["relative"]
+    assert found.to_dict()["Results"][0]["relative"] >= found.to_dict()["Results"][-1]["relative"]
 
 
 class Flat(nn.Module):
@@ -292,7 +292,7 @@ def test_a_difference_in_backward_is_told_with_the_line_of_its_forward():
     found = tv.compare(seeded(one, x), seeded(two, x)).differences()
     line = Net.forward.__code__.co_firstlineno + 1
     assert found.results["output"][1].relative == 0 and found.first.a.phase == "backward"
-    lines = {row["line"] for row in found.to_plain()["All operations that differ, in order"]}
+    lines = {row["line"] for row in found.to_dict()["All operations that differ, in order"]}
     assert any(f"test_report.py:{line} in" in text for text in lines)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from torch_vis._deprecated import Renamed, warn
+from torch_vis._deprecated import warn
 from torch_vis.analysis.compare.align import module_of
 from torch_vis.analysis.compare.numeric.attribution import Attribution, InputError, local_differences
 from torch_vis.analysis.compare.numeric.paired_inputs import InputPair, PairedInputs
@@ -99,7 +99,7 @@ class InputDifference(NamedTuple):
         return self.distance
 
 
-class DifferencesReport(Report, Renamed):
+class DifferencesReport(Report):
     """The numerical differences of two runs, operation by operation, in the order of the first.
 
     >>> import torch, torch_vis as tv
