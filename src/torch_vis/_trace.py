@@ -167,7 +167,7 @@ class Trace(LiveRun):
             raise UsageError(
                 "subgraphs are those of a captured program: trace with via='export' or via='dynamo'"
             )
-        known = {found.name: found for found in program.subgraphs if found.inputs}
+        known = {result.name: result for result in program.subgraphs if result.inputs}
         if name not in known:
             raise no_match("subgraph", name, known)
         captured = run_subgraph(known[name])
@@ -513,8 +513,8 @@ def with_analyses(graph: Graph, metrics: Metrics) -> Metrics:
     def compute() -> Mapping[str, Column]:
         from torch_vis.ops.cost import costs
 
-        found = costs(graph, metrics.get("stored"))
-        return {name: metrics[name].filled(one) if name in metrics else one for name, one in found.items()}
+        result = costs(graph, metrics.get("stored"))
+        return {name: metrics[name].filled(one) if name in metrics else one for name, one in result.items()}
 
     def formulas() -> int:
         from torch_vis.ops.cost.registry import version

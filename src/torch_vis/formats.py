@@ -57,16 +57,16 @@ def writer(path: str | os.PathLike[str], format: Any = None) -> Any:
     if not isinstance(path, (str, os.PathLike)):
         raise UsageError(f"a path is a string or a Path, not {type(path).__name__} {path!r}")
     if format is not None and not isinstance(format, str):
-        found = format  # the exporter itself
+        result = format  # the exporter itself
     elif format is not None:
-        found = _own(format, "file format") if ":" in format else _load(_row(format).target)
+        result = _own(format, "file format") if ":" in format else _load(_row(format).target)
     else:
-        found = _load(FORMATS[by_ending(path)].target)
-    if inspect.isclass(found):
-        found = found()
-    if not callable(getattr(found, "save", None)):
+        result = _load(FORMATS[by_ending(path)].target)
+    if inspect.isclass(result):
+        result = result()
+    if not callable(getattr(result, "save", None)):
         raise UsageError(f"{format!r} cannot write files: it has no save(path, run)")
-    return _Spread(found) if _is_spread(found.save, 5) else found
+    return _Spread(result) if _is_spread(result.save, 5) else result
 
 
 class _Spread:
@@ -111,16 +111,16 @@ def drawer(name: str) -> Any:
     if not isinstance(name, str):
         raise UsageError(f"a renderer is named by a string, not {type(name).__name__}")
     if ":" in name:
-        found = _own(name, "renderer")
+        result = _own(name, "renderer")
     elif name in RENDERERS:
-        found = _load(RENDERERS[name])
+        result = _load(RENDERERS[name])
     else:
         raise no_match("renderer", name, RENDERERS)
-    if inspect.isclass(found):
-        found = found()
-    if not callable(found):
+    if inspect.isclass(result):
+        result = result()
+    if not callable(result):
         raise UsageError(f"{name!r} cannot draw: it is not a callable of (run, look)")
-    return found
+    return result
 
 
 def by_ending(path: str | os.PathLike[str]) -> str:
@@ -144,8 +144,8 @@ def _row(name: str) -> Format:
 
 def _load(target: str) -> Any:
     module, _, attribute = target.partition(":")
-    found = import_module(module)
-    return getattr(found, attribute) if attribute else found
+    result = import_module(module)
+    return getattr(result, attribute) if attribute else result
 
 
 def _own(target: str, kind: str) -> Any:

@@ -105,13 +105,13 @@ class Report(Renamed):
         ['modules', 'operators', 'lines']
         >>> figure = report.figure("matplotlib", chart="lines")
         """
-        found = self.charts()
-        if not found:
+        result = self.charts()
+        if not result:
             raise UsageError(f"there is nothing to draw: {self.title or type(self).__name__} is empty")
-        name = next(iter(found)) if chart is None else chart
-        if name not in found:
-            raise no_match("chart", str(name), [*found])
-        return draw(found[name], renderer)
+        name = next(iter(result)) if chart is None else chart
+        if name not in result:
+            raise no_match("chart", str(name), [*result])
+        return draw(result[name], renderer)
 
     def figures(self) -> dict[str, int | float | bool | None]:
         """What it all comes to as numbers: every public attribute of the report that is one, with its unit in the name.
@@ -143,11 +143,11 @@ class Report(Renamed):
             from torch_vis.errors import missing_extra
 
             raise missing_extra("pandas") from error
-        found = {item.title: item for item in self.listings()}
-        name = next(iter(found), "") if listing is None else listing
-        if name not in found:
-            raise no_match("listing", str(name), [*found])
-        chosen = found[name]
+        result = {item.title: item for item in self.listings()}
+        name = next(iter(result), "") if listing is None else listing
+        if name not in result:
+            raise no_match("listing", str(name), [*result])
+        chosen = result[name]
         return pandas.DataFrame(
             [list(row) for row in chosen.rows], columns=[field.name for field in chosen.fields]
         )

@@ -26,10 +26,10 @@ class Parser(argparse.ArgumentParser):
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, and for an option that does not exist name the nearest that does."""
-        found, unknown = self.parse_known_args(args, namespace)
+        result, unknown = self.parse_known_args(args, namespace)
         if unknown:
             self.error(self._no_such(unknown))
-        return found
+        return result
 
     def _no_such(self, unknown: Sequence[str]) -> str:
         option = next((word for word in unknown if word.startswith("-")), None)

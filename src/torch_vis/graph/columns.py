@@ -263,8 +263,8 @@ def _makes(graph: Columns, pattern: str) -> Ints:
     hit = np.array([matches(row.dtype) for row in graph.types], dtype=bool).reshape(len(graph.types))
     mask = np.zeros(len(graph), dtype=bool)
     if len(graph.out_value):
-        made = graph.out_value[hit[graph.value_type[graph.out_value]]]
-        mask[graph.value_producer[made]] = True
+        result = graph.out_value[hit[graph.value_type[graph.out_value]]]
+        mask[graph.value_producer[result]] = True
     return mask
 
 

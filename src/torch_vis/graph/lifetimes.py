@@ -221,11 +221,11 @@ class Lifetimes:
         outside = (self.birth < 0) & (self.death > 0)
         start = np.bincount(self.use[outside], weights=self.bytes[outside], minlength=kinds).astype(np.int64)
         born = self.birth >= 0
-        made = self._sums(born, self.birth)
+        result = self._sums(born, self.birth)
         freed = self._sums((self.death > 0) & (self.death <= count), self.death - 1)
         if count:
-            self._resized(start, made, freed)
-        return start, made, freed
+            self._resized(start, result, freed)
+        return start, result, freed
 
     def _sums(self, chosen: Bools, when: Ints) -> Ints:
         count, kinds = len(self.graph), len(Use)
@@ -263,8 +263,8 @@ class Lifetimes:
 
         Their sum is the column ``live_bytes``.
         """
-        start, made, freed = self._flows
-        alive: Ints = start[:, None] + np.cumsum(made - freed, axis=1)
+        start, result, freed = self._flows
+        alive: Ints = start[:, None] + np.cumsum(result - freed, axis=1)
         return alive
 
     @cached_property

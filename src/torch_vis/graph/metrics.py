@@ -176,11 +176,11 @@ class Metrics(Mapping[str, Column]):
         >>> metrics["flops"].total()
         6
         """
-        made, result = Later(compute, version), self._columns
+        outcome, result = Later(compute, version), self._columns
         wanted = [
             name for name in names if name not in result or (version is not None and result[name].uncovered)
         ]
-        return Metrics(result, {**self._later, **dict.fromkeys(wanted, made)}, self._seen)
+        return Metrics(result, {**self._later, **dict.fromkeys(wanted, outcome)}, self._seen)
 
     def at_hand(self) -> Metrics:
         """The columns that exist already: what was measured, and what has been computed since."""

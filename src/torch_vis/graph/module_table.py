@@ -342,12 +342,12 @@ def output_values(graph: Graph) -> dict[int, int]:
     handed = _latest_leaving(graph, value[keep], reader[keep], enter, leave)
     fallback = graph.out_value[forward[graph.value_producer[graph.out_value]]]
     nowhere = np.full(len(fallback), -1, dtype=reader.dtype)
-    made = _latest_leaving(graph, fallback, nowhere, enter, leave)
+    result = _latest_leaving(graph, fallback, nowhere, enter, leave)
     if given and not forward[graph.value_producer[given[0]]]:
-        return {**made, **handed, **dict.fromkeys(_whole_run(graph, forward), given[0])}
+        return {**result, **handed, **dict.fromkeys(_whole_run(graph, forward), given[0])}
     first = np.array(given[:1], dtype=value.dtype)
     main = _latest_leaving(graph, first, np.full(len(first), -1, dtype=reader.dtype), enter, leave)
-    return {**made, **handed, **main}
+    return {**result, **handed, **main}
 
 
 def _whole_run(graph: Graph, forward: Any) -> list[int]:

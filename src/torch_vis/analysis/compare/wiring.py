@@ -165,8 +165,8 @@ class Wiring:
         values = np.flatnonzero(graph.value_producer >= 0)
         node = node[graph.value_producer[values]]
         values, node = values[node >= 0], node[node >= 0]
-        place = np.where(self._is_other_overload[node], order[values], output_places(graph)[values])
-        keys = node * MOST_PARTS + place
+        index = np.where(self._is_other_overload[node], order[values], output_places(graph)[values])
+        keys = node * MOST_PARTS + index
         sort = np.argsort(keys, kind="stable")
         return values[sort], keys[sort]
 
@@ -216,8 +216,8 @@ class Wiring:
             direct = np.where(outside >= 0, outside + before, NONE)
             values = np.flatnonzero(graph.value_producer >= 0)
             maker = node[graph.value_producer[values]]
-            place = np.where(self._is_other_overload[maker], 0, places[values])
-            direct[values] = np.where(maker >= 0, maker * most + place, NONE)
+            index = np.where(self._is_other_overload[maker], 0, places[values])
+            direct[values] = np.where(maker >= 0, maker * most + index, NONE)
             direct = direct[roots(graph, is_identity(graph))]
             both.append(Identities(direct, direct[roots(graph, graph.node_flags & Flag.VIEW != 0)]))
         return both[0], both[1]

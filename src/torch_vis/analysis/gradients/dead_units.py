@@ -58,10 +58,10 @@ def unit_axes(graph: Graph) -> Ints:
     shapes = [type_.shape for type_ in graph.types]
     types, calls = graph.value_type.tolist(), graph.node_call.tolist()
     first, last = graph.in_start.tolist(), graph.out_start.tolist()
-    read, made = graph.in_value.tolist(), graph.out_value.tolist()
+    read, result = graph.in_value.tolist(), graph.out_value.tolist()
     axes = [UNKNOWN] * len(types)
     for node in np.flatnonzero(follow).tolist():
-        outputs = made[last[node] : last[node + 1]]
+        outputs = result[last[node] : last[node + 1]]
         if not outputs:
             continue
         out = shapes[types[outputs[0]]]
@@ -230,6 +230,6 @@ def _slope(call: Call, given: torch.Tensor) -> torch.Tensor:
     operator: Any = getattr(torch.ops.aten, plain_name(call.op)).default
     with torch.enable_grad():
         x = given.detach().clone().requires_grad_()
-        made = operator(x, *call.args[1:], **dict(call.kwargs))
-        (slope,) = torch.autograd.grad(made.sum(), x)
+        result = operator(x, *call.args[1:], **dict(call.kwargs))
+        (slope,) = torch.autograd.grad(result.sum(), x)
     return slope

@@ -47,7 +47,7 @@ def origins(graph: Graph, column: Column, outside: Collection[str], nodes: Itera
     """What such numbers that these operations read came of, followed back from one that has them to the next."""
     spoilt, known = column.values > 0, _known(column)
     came_in: dict[str, None] = {}
-    made: list[int] = []
+    result: list[int] = []
     stack = list(nodes)
     seen, asked = set(stack), set(stack)
     while stack:
@@ -55,10 +55,10 @@ def origins(graph: Graph, column: Column, outside: Collection[str], nodes: Itera
         names, makers = _spoilt_sources(graph, node, spoilt, known, outside)
         came_in.update(dict.fromkeys(names))
         if not names and not makers and (node not in asked or spoilt[node]):
-            made.append(node)
+            result.append(node)
         stack += [maker for maker in makers if maker not in seen]
         seen.update(makers)
-    return Origins(graph.nodes[min(made)] if made else None, list(came_in))
+    return Origins(graph.nodes[min(result)] if result else None, list(came_in))
 
 
 def _spoilt_sources(

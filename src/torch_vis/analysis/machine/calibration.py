@@ -143,11 +143,11 @@ class Calibration:
 
     def __str__(self) -> str:
         rates = ", ".join(f"{dtype} {peak / 1e12:.3g} TFLOP/s" for dtype, peak in self.peaks.items())
-        made = (
+        result = (
             f"{self.device}: {rates}; {self.bandwidth / 1e9:.3g} GB/s; "
             f"{self.host.unit_ns / 1e3:.1f} µs per small operation; {len(self.samples.op):,} operations measured"
         )
-        return made + ("; the machine was busy: " + BUSY if self.is_disturbed else "")
+        return result + ("; the machine was busy: " + BUSY if self.is_disturbed else "")
 
 
 def load(path: PathLike) -> Calibration:

@@ -31,7 +31,7 @@ def in_place_sums(graph: Graph, blocks: Lifetimes) -> tuple[Ints, Ints]:
     nodes: Ints = (
         np.flatnonzero((graph.node_phase == Phase.BACKWARD) & sums[graph.node_call]) if len(sums) else sums
     )
-    made, reused = [], []
+    outcome, reused = [], []
     for node in np.asarray(nodes).tolist():
         first, stop = graph.input_span(node)
         rows = (
@@ -50,14 +50,14 @@ def in_place_sums(graph: Graph, blocks: Lifetimes) -> tuple[Ints, Ints]:
             and blocks.bytes[old] == blocks.bytes[new]
             and blocks.birth[new] == node
         ):
-            made.append(new)
+            outcome.append(new)
             reused.append(old)
-    return np.array(made, dtype=np.int64), np.array(reused, dtype=np.int64)
+    return np.array(outcome, dtype=np.int64), np.array(reused, dtype=np.int64)
 
 
 def plain_live(graph: Graph, blocks: Lifetimes) -> Ints:
     """Bytes alive while each operation runs, in a plain run."""
-    made, _ = in_place_sums(graph, blocks)
+    result, _ = in_place_sums(graph, blocks)
     live = blocks.live.copy()
-    np.subtract.at(live, blocks.birth[made], blocks.bytes[made])
+    np.subtract.at(live, blocks.birth[result], blocks.bytes[result])
     return live

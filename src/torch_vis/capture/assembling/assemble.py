@@ -280,12 +280,12 @@ class _Assembler:
 
     def _roles(self) -> None:
         self.role = np.full(len(self.value_storage), Role.ACTIVATION, dtype=np.int64)
-        made = self.maker >= 0
+        outcome = self.maker >= 0
         # what backward recomputes has the role that it had in forward
         if self.count:
             gradients = (self.phase == Phase.BACKWARD) & ~self.recomputed
-            self.role[made & gradients[self.maker]] = Role.GRADIENT
-        self.role[~made] = Role.CONSTANT
+            self.role[outcome & gradients[self.maker]] = Role.GRADIENT
+        self.role[~outcome] = Role.CONSTANT
         self.name = np.full(len(self.value_storage), -1, dtype=np.int64)
         memory = NamedMemory()
         own: dict[int, Owner] = {}
@@ -293,7 +293,9 @@ class _Assembler:
         self._add_gradients(memory, own)
         if memory.storages:
             of_gradients = np.isin(self.value_storage, memory.storages_of(Role.GRADIENT))
-            candidates = (~made | self.written | of_gradients) & np.isin(self.value_storage, memory.storages)
+            candidates = (~outcome | self.written | of_gradients) & np.isin(
+                self.value_storage, memory.storages
+            )
             for value in np.flatnonzero(candidates).tolist():
                 owner = memory.owner(int(self.value_storage[value]), self._span(value))
                 if owner is not None:
@@ -316,8 +318,8 @@ class _Assembler:
 
     def _add_gradients(self, memory: NamedMemory, own: dict[int, Owner]) -> None:
         for name, number in self.facts.gradients:
-            made = number if number >= 0 else self.out_value[self.out_start[-number] - 1]
-            value = int(self.stands_for[made])
+            result = number if number >= 0 else self.out_value[self.out_start[-number] - 1]
+            value = int(self.stands_for[result])
             own.setdefault(value, (Role.GRADIENT, self.builder.names.intern(name)))
             memory.add(int(self.value_storage[value]), self._span(value), own[value])
 

@@ -25,10 +25,10 @@ def add_options(parser: Parser) -> None:
 
 def run(options: Any, out: Output) -> int:
     """Compile, and print the breaks."""
-    found = model_spec.subject(options)
-    trace = model_spec.traced(found, options, keep=False, via="dynamo")
+    result = model_spec.subject(options)
+    trace = model_spec.traced(result, options, keep=False, via="dynamo")
     rows = [dict(vars(row)) for row in trace.breaks]
-    out.give({"model": found.label, "breaks": rows}, _text(found.label, rows))
+    out.give({"model": result.label, "breaks": rows}, _text(result.label, rows))
     return int(bool(rows))
 
 

@@ -73,24 +73,24 @@ def run(options: Any, out: Output) -> int:
     if all(map(targets.is_weights, options.target)):
         return _weights(options, out)
     before, after = (trace_of(options, "compare", keep=with_numbers, word=word) for word in options.target)
-    found = tv.compare(before, after)
+    result = tv.compare(before, after)
     if with_numbers:
-        return _numbers(found, options, out)
-    out.give(found.to_dict(), str(found))
-    if found.same and not options.fake and not any(map(targets.is_trace, options.target)):
+        return _numbers(result, options, out)
+    out.give(result.to_dict(), str(result))
+    if result.same and not options.fake and not any(map(targets.is_trace, options.target)):
         out.say("both do the same; --numbers tells whether they compute the same as well")
-    return int(not found.same)
+    return int(not result.same)
 
 
 def _numbers(found: Comparison, options: Any, out: Output) -> int:
     """Print what differs, and where the numbers do."""
     numbers = found.differences(tolerance=options.tolerance or 0.0)
-    told = {"same": numbers.same, **numbers.to_dict()}
+    text = {"same": numbers.same, **numbers.to_dict()}
     if options.only_numbers:
-        out.give({"same": numbers.same, "numbers": told}, str(numbers))
+        out.give({"same": numbers.same, "numbers": text}, str(numbers))
         return _code(numbers, same=numbers.same)
     same = found.same and numbers.same
-    plain = {**found.to_dict(), "same": same, "same_structure": found.same, "numbers": told}
+    plain = {**found.to_dict(), "same": same, "same_structure": found.same, "numbers": text}
     out.give(plain, f"{found}\n\n{numbers}")
     return _code(numbers, same=same) if found.same else 1
 
@@ -121,12 +121,12 @@ def _has_numbers(options: Any) -> None:
 def _tolerance(text: str) -> float:
     """A relative difference, as it is written."""
     try:
-        found = float(text)
+        result = float(text)
     except ValueError:
-        found = float("nan")
-    if not found >= 0:
+        result = float("nan")
+    if not result >= 0:
         raise ArgumentTypeError(f"a relative difference, 0 or more, not {text!r}")
-    return found
+    return result
 
 
 def _weights(options: Any, out: Output) -> int:
@@ -135,6 +135,6 @@ def _weights(options: Any, out: Output) -> int:
     before.title, after.title = options.target
     from torch_vis.interfaces.explorer.weight_files import compare_weights
 
-    found = compare_weights(before, after)
-    out.give(found.to_dict(), str(found))
-    return int(not found.same)
+    result = compare_weights(before, after)
+    out.give(result.to_dict(), str(result))
+    return int(not result.same)

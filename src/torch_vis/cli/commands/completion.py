@@ -38,8 +38,8 @@ def add_options(parser: Parser) -> None:
 def run(options: Any, out: Output) -> int:
     """Print the script."""
     if options.names:
-        found = names(options.names, options.begun)
-        out.give({"names": found}, "\n".join(found))
+        result = names(options.names, options.begun)
+        out.give({"names": result}, "\n".join(result))
         return 0
     script = {"bash": bash, "zsh": zsh, "fish": fish}[options.shell]()
     out.give({"shell": options.shell, "script": script}, script)
@@ -68,11 +68,11 @@ def _words(command: str) -> str:
 
 def _by_kind() -> dict[str, list[argparse.Action]]:
     """Every option of any command once, by what it takes."""
-    found: dict[str, dict[str, argparse.Action]] = {}
+    result: dict[str, dict[str, argparse.Action]] = {}
     for command in COMMANDS:
         for action in _actions(command):
-            found.setdefault(_takes(action), {}).setdefault(action.option_strings[-1], action)
-    return {kind: list(actions.values()) for kind, actions in found.items()}
+            result.setdefault(_takes(action), {}).setdefault(action.option_strings[-1], action)
+    return {kind: list(actions.values()) for kind, actions in result.items()}
 
 
 def _patterns(actions: list[argparse.Action]) -> str:
@@ -278,12 +278,12 @@ REGISTERED = re.compile(r"@register_model\b[^\n]*\n(?:@[^\n]*\n)*def (\w+)")
 def names(kind: str, begun: str) -> list[str]:
     """The names of a kind that begin so."""
     if kind == "target":
-        found = _in_file(begun)
+        result = _in_file(begun)
     elif kind == "hf":
-        found = _folders("transformers")
+        result = _folders("transformers")
     else:
-        found = _registered(kind)
-    return sorted(name for name in set(found) if name.startswith(begun))
+        result = _registered(kind)
+    return sorted(name for name in set(result) if name.startswith(begun))
 
 
 def _registered(library: str) -> Iterator[str]:

@@ -44,9 +44,9 @@ def add_options(parser: Parser) -> None:
 
 def run(options: Any, out: Output) -> int:
     """Look, and print what was found."""
-    found = examine()
-    out.give(found, _text(found))
-    return int(not found["ok"])
+    result = examine()
+    out.give(result, _text(result))
+    return int(not result["ok"])
 
 
 def examine() -> dict[str, Any]:
@@ -90,7 +90,7 @@ def version(package: str) -> str | None:
 def _extra(name: str) -> dict[str, Any]:
     packages, purpose = EXTRAS[name]
     versions = {package: version(package) for package in packages}
-    missing = [package for package, found in versions.items() if found is None]
+    missing = [package for package, result in versions.items() if result is None]
     return {"for": purpose, "versions": versions, "missing": missing}
 
 

@@ -86,17 +86,17 @@ def _span(text: str) -> tuple[int, int]:
 
 def read(parser: Parser, words: list[str]) -> Any:
     """The options up to the script; all that follows is the script's."""
-    place = 0
-    while place < len(words) and words[place].startswith("-") and words[place] not in ("-", "--"):
-        action = parser._option_string_actions.get(words[place])
+    index = 0
+    while index < len(words) and words[index].startswith("-") and words[index] not in ("-", "--"):
+        action = parser._option_string_actions.get(words[index])
         takes = action is not None and action.nargs is None
-        place += 2 if takes else 1
+        index += 2 if takes else 1
         if action is not None and action.dest == "module_name":
             break
-        if words[place - 1].startswith("-m") and words[place - 1] not in ("-m",) and action is None:
+        if words[index - 1].startswith("-m") and words[index - 1] not in ("-m",) and action is None:
             break  # -mpackage.module
-    options = parser.parse_args(words[:place])
-    rest = words[place:]
+    options = parser.parse_args(words[:index])
+    rest = words[index:]
     if rest[:1] == ["--"] and options.module_name is None:
         rest = rest[1:]
     if options.module_name is None and not rest:

@@ -49,10 +49,10 @@ def run(options: Any, out: Output) -> int:
     if targets.is_weights(options.target):
         return targets.give(targets.opened(options.target, trust=options.trust), options, out)
     if not targets.is_trace(options.target):
-        found = model_spec.subject(options, needs_inputs=False)
-        if not found.can_run:
-            return _without_run(found, out)
-        trace = model_spec.traced(found, options, keep=False)
+        result = model_spec.subject(options, needs_inputs=False)
+        if not result.can_run:
+            return _without_run(result, out)
+        trace = model_spec.traced(result, options, keep=False)
     else:
         trace = trace_of(options, "summary")
     document = {**targets.facts(trace), "modules": _modules(trace)} if options.json else None

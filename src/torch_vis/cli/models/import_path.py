@@ -16,22 +16,22 @@ MOST = 24  # names that a line lists
 
 def find(target: str, kind: str) -> Any:
     """The thing that a target names."""
-    place, separator, attribute = target.rpartition(":")
-    if not separator or not place or not attribute:
-        place, attribute = (target, "") if not separator else (place, attribute)
-    module = _file(place) if place.endswith(".py") else _module(place, target)
+    index, separator, attribute = target.rpartition(":")
+    if not separator or not index or not attribute:
+        index, attribute = (target, "") if not separator else (index, attribute)
+    module = _file(index) if index.endswith(".py") else _module(index, target)
     if not attribute:
         names = candidates(module)
         from torch_vis.graph.text import and_more
 
         there = f"; there are {and_more(names, MOST)}" if names else ""
-        raise UsageError(f"{target!r} names no {kind}: write {place}:NAME{there}")
-    found: Any = module
+        raise UsageError(f"{target!r} names no {kind}: write {index}:NAME{there}")
+    result: Any = module
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise no_match(f"{kind} in {place}", attribute, candidates(module))
-        found = getattr(found, part)
-    return found
+        if not hasattr(result, part):
+            raise no_match(f"{kind} in {index}", attribute, candidates(module))
+        result = getattr(result, part)
+    return result
 
 
 def candidates(module: Any) -> list[str]:
@@ -98,7 +98,7 @@ def users_code(what: str, *, leave: tuple[type[BaseException], ...] = ()) -> Ite
 
 def _where(error: BaseException) -> str:
     """The innermost line that belongs neither to an installed package nor to us."""
-    found = ""
+    result = ""
     step = error.__traceback__
     while step is not None:
         file = step.tb_frame.f_code.co_filename
@@ -108,6 +108,6 @@ def _where(error: BaseException) -> str:
             and "site-packages" not in file
             and f"{os.sep}lib{os.sep}python" not in file
         ):
-            found = f" ({os.path.relpath(file) if os.path.isabs(file) else file}:{step.tb_lineno})"
+            result = f" ({os.path.relpath(file) if os.path.isabs(file) else file}:{step.tb_lineno})"
         step = step.tb_next
-    return found
+    return result

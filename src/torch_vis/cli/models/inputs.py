@@ -62,14 +62,14 @@ def parse(text: str) -> Input:
         if not os.path.isfile(rest[1:]):
             raise UsageError(f"input {text!r}: there is no file {rest[1:]!r}")
         return Input(name or None, file=rest[1:])
-    found = SPEC.fullmatch(rest)
-    if found is None:
+    result = SPEC.fullmatch(rest)
+    if result is None:
         raise UsageError(f"input {text!r} cannot be read; write {FORM}")
-    dtype = found["dtype"] or "float32"
+    dtype = result["dtype"] or "float32"
     if dtype not in DTYPES:
         raise UsageError(f"input {text!r}: {no_match('dtype', dtype, DTYPES)}")
-    low, high = _range(text, dtype, found["low"], found["high"])
-    shape = () if found["shape"] == "()" else tuple(map(int, found["shape"].split("x")))
+    low, high = _range(text, dtype, result["low"], result["high"])
+    shape = () if result["shape"] == "()" else tuple(map(int, result["shape"].split("x")))
     return Input(name or None, shape, dtype, low, high)
 
 
@@ -127,10 +127,10 @@ def _load(path: str, device: str) -> Any:
         if path.endswith((".npy", ".npz")):
             import numpy
 
-            found = numpy.load(path, allow_pickle=False)
-            if isinstance(found, numpy.ndarray):
-                return torch.from_numpy(found).to(device)
-            return {name: torch.from_numpy(found[name]).to(device) for name in found}
+            result = numpy.load(path, allow_pickle=False)
+            if isinstance(result, numpy.ndarray):
+                return torch.from_numpy(result).to(device)
+            return {name: torch.from_numpy(result[name]).to(device) for name in result}
         return torch.load(path, map_location=device, weights_only=True)
     except Exception as error:
         raise UsageError(

@@ -66,15 +66,15 @@ def _transformers(config: str, class_name: str | None) -> Any:
         import transformers
     except ImportError as error:
         raise missing_library("transformers") from error
-    found = _configuration(config)
-    wanted = class_name or next(iter(getattr(found, "architectures", None) or ()), None) or "AutoModel"
+    result = _configuration(config)
+    wanted = class_name or next(iter(getattr(result, "architectures", None) or ()), None) or "AutoModel"
     maker = getattr(transformers, wanted, None)
     if maker is None:
         if class_name:
             near = [name for name in dir(transformers) if "Model" in name]
             raise no_match("class of transformers", class_name, near)
         maker = transformers.AutoModel
-    return maker.from_config(found) if wanted.startswith("AutoModel") else maker(found)
+    return maker.from_config(result) if wanted.startswith("AutoModel") else maker(result)
 
 
 def _configuration(config: str) -> Any:

@@ -78,12 +78,12 @@ def add_model_options(parser: Parser, *, positional: str | None = "MODEL", many:
 def _seed(text: str) -> int:
     """A seed that torch takes, as it is written."""
     try:
-        found = int(text)
+        result = int(text)
     except ValueError:
         raise ArgumentTypeError(f"a whole number, not {text!r}") from None
-    if not -SEEDS // 2 <= found < SEEDS:
+    if not -SEEDS // 2 <= result < SEEDS:
         raise ArgumentTypeError(f"torch takes seeds from -2**63 to 2**64 - 1, not {text}")
-    return found
+    return result
 
 
 def _draw_from(seed: int) -> None:
@@ -195,30 +195,30 @@ def _from_factory(target: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """What a factory gives: a model, or a model with its inputs."""
     import torch
 
-    made = named.find(target, "model")
-    if not isinstance(made, torch.nn.Module):
-        if not callable(made):
-            raise UsageError(f"{target} is no model and makes none: it is {type(made).__name__}")
-        needed = _required(made)
+    result = named.find(target, "model")
+    if not isinstance(result, torch.nn.Module):
+        if not callable(result):
+            raise UsageError(f"{target} is no model and makes none: it is {type(result).__name__}")
+        needed = _required(result)
         if needed:
             raise UsageError(
                 f"{target} cannot be called without arguments: it takes {', '.join(needed)}; "
                 "name a function without arguments that makes the model"
             )
         with users_code(f"{target} failed"):
-            made = made()
+            result = result()
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
-    if isinstance(made, tuple) and made and callable(made[0]):
-        for more in made[1:]:
+    if isinstance(result, tuple) and result and callable(result[0]):
+        for more in result[1:]:
             if isinstance(more, dict):
                 kwargs = more
             else:
                 args = tuple(more) if isinstance(more, (tuple, list)) else (*args, more)
-        made = made[0]
-    if not callable(made):
-        raise UsageError(f"{target} gave {type(made).__name__}, which is no model")
-    return made, args, kwargs
+        result = result[0]
+    if not callable(result):
+        raise UsageError(f"{target} gave {type(result).__name__}, which is no model")
+    return result, args, kwargs
 
 
 def _required(function: Callable[..., Any]) -> list[str]:
@@ -249,9 +249,9 @@ def _given(specs: list[inputs.Input], model: Any, device: str) -> tuple[tuple[An
 
 def _usual(options: Any, model: Any, label: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The inputs that a model of a library usually gets; a model of the user's gets none."""
-    found = libraries.usual_inputs(options, model)
-    if found is not None:
-        return found
+    result = libraries.usual_inputs(options, model)
+    if result is not None:
+        return result
     needed = _required(getattr(model, "forward", model))
     if needed:
         raise UsageError(

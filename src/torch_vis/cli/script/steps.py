@@ -174,17 +174,17 @@ class Watch:
         ending = self.calls == span.last and self._stretch is not None
         before = self._stretch.scopes if self._stretch is not None else 0
         try:
-            made = module_calls.go_on(module, args, kwargs)
+            outcome = module_calls.go_on(module, args, kwargs)
         except Exception as error:
             if ending and self._stretch is not None:
                 self._after(module, args, kwargs, None, error)
             raise
         if self._stretch is not None and self.wanted.module is not None:
-            found = self._stretch.call_of(module, before)
-            self._calls += [] if found is None or self._owed is not None else [found]
+            result = self._stretch.call_of(module, before)
+            self._calls += [] if result is None or self._owed is not None else [result]
         if ending and self._stretch is not None:
-            self._after(module, args, kwargs, made, None)
-        return made
+            self._after(module, args, kwargs, outcome, None)
+        return outcome
 
     def _call_label(self, module: torch.nn.Module) -> str:
         if self.wanted.module is not None:
@@ -233,11 +233,11 @@ class Watch:
         assert owed is not None and stretch is not None
         if owed.one:
             stretch.of_call(*owed.alive())
-        found = stretch.finish(error=error, root=owed.module if owed.one else None)
+        result = stretch.finish(error=error, root=owed.module if owed.one else None)
         self._report(
             Found(
                 self._label,
-                Trace.of(calls_alone(found, self._calls), error=found.error) if self._calls else found,
+                Trace.of(calls_alone(result, self._calls), error=result.error) if self._calls else result,
             )
         )
 
@@ -278,8 +278,8 @@ class HookTable(OrderedDict[int, Callable[..., Any]]):
 
     def values(self) -> Any:
         """The hooks as they are now, in a list of its own."""
-        found = [hook for number, hook in self.items() if number != self.last]
-        return found if self.last is None or self.last not in self else [*found, self[self.last]]
+        result = [hook for number, hook in self.items() if number != self.last]
+        return result if self.last is None or self.last not in self else [*result, self[self.last]]
 
 
 def hook_last(hook: Callable[..., Any]) -> Any:
@@ -341,8 +341,8 @@ class StepRecording:
         if root is not None:
             self.capture.roots = [("", root)]
         else:
-            found = self.capture.outermost_modules()
-            models = [module for _, module in found if next(module.parameters(), None) is not None]
+            result = self.capture.outermost_modules()
+            models = [module for _, module in result if next(module.parameters(), None) is not None]
             if len(models) == 1:
                 self.capture.roots = [("", models[0])]
         return Trace.of(self.capture.finish().run, error=error)
@@ -363,7 +363,7 @@ class StepRecording:
     def has_backward(self) -> bool:
         """Whether an operation of a backward pass has been recorded."""
         rec = self.capture.recorder
-        return any(rec.log[place + BACKWARD] != FORWARD for place in rec.row_starts())
+        return any(rec.log[index + BACKWARD] != FORWARD for index in rec.row_starts())
 
 
 def _take_off(down_to: Any) -> list[Any]:

@@ -529,13 +529,13 @@ def _config(archive: Archive, folder: str) -> dict[str, Any]:
 
 def _classes(nodes: list[dict[str, Any]]) -> dict[str, str]:
     """The class that each module had, by its path; of a second call, whose path ends in ``@1``, it is known already."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for node in nodes:
         for entry in filter(None, node["metadata"].get("nn_module_stack", "").split(";")):
             _, path, kind = entry.rsplit(",", 2)
             if "@" not in path:
-                found.setdefault(path, kind.rpartition(".")[2])
-    return found
+                result.setdefault(path, kind.rpartition(".")[2])
+    return result
 
 
 def _signature(signature: dict[str, Any]) -> Iterator[str]:

@@ -84,8 +84,8 @@ def _gives_lse(op: Operation) -> bool:
 @cost(*aten("_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu"))
 def flash(op: Operation) -> Cost:
     """The kernels of PyTorch's own attention that give the log of the sums for backward."""
-    place = 6 if op.overload == "quantized" else 3
-    dropout = op.arg(place, "dropout_p", 0.0)
+    index = 6 if op.overload == "quantized" else 3
+    dropout = op.arg(index, "dropout_p", 0.0)
     return forward(
         op, heads_first(*op.args[:3]), bias=_mask(op, None, "attn_mask"), dropout=dropout, lse=_gives_lse(op)
     )
@@ -267,11 +267,11 @@ def _multi_head(
 def multi_head(op: Operation) -> Cost:
     """Attention with its projections; the weights, where they are wanted, are averaged over the heads."""
     q, k, v, _, heads, weight, _, out = op.args[:8]
-    made = _multi_head(_Extent.of(q, k, v), heads, weight, out, op.arg(9, "mask"))
+    result = _multi_head(_Extent.of(q, k, v), heads, weight, out, op.arg(9, "mask"))
     if op.arg(10, "need_weights", True) and op.arg(11, "average_attn_weights", True):
         weights = q.shape[0] * q.shape[1] * k.shape[1]
-        made = together(made, Cost(weights * heads + weights))
-    return made
+        result = together(result, Cost(weights * heads + weights))
+    return result
 
 
 @cost(*aten("_triton_multi_head_attention"))

@@ -36,9 +36,9 @@ class SparseType(TensorType):
     @classmethod
     def of(cls, tensor: TensorType, stored: int) -> SparseType:
         """The same type, with that number."""
-        made = cls(*tensor)
-        made.stored = stored
-        return made
+        result = cls(*tensor)
+        result.stored = stored
+        return result
 
 
 class NestedType(TensorType):
@@ -53,9 +53,9 @@ class NestedType(TensorType):
     @classmethod
     def of(cls, tensor: TensorType, stored: int, box: tuple[int, int] | None) -> NestedType:
         """The same type, with that number and that box."""
-        made = cls(*tensor)
-        made.stored, made.box = stored, box
-        return made
+        result = cls(*tensor)
+        result.stored, result.box = stored, box
+        return result
 
 
 class RepeatedType(TensorType):
@@ -153,7 +153,7 @@ def tensors_in(item: Any) -> list[TensorType]:
     """Every tensor type in nested arguments, in order."""
     if isinstance(item, TensorType):
         return [item]
-    return [found for part in item for found in tensors_in(part)] if type(item) is tuple else []
+    return [result for part in item for result in tensors_in(part)] if type(item) is tuple else []
 
 
 def numel(tensors: Iterable[TensorType]) -> int:

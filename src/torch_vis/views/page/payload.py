@@ -84,10 +84,10 @@ def fold_columns(graph: Graph, recomputed: Any, status: Any) -> dict[str, Any]:
     parts: list[tuple[Any, ...]] = []
     count = 0
     for phases in views:
-        found = folds(Elements(graph, phases, recomputed=recomputed, status=status))
-        bits = np.full(len(found.scope), sum(1 << phase for phase in phases))
-        parts.append((bits, *found[:4], found.odd_fold + count, found.odd_instance))
-        count += len(found.scope)
+        result = folds(Elements(graph, phases, recomputed=recomputed, status=status))
+        bits = np.full(len(result.scope), sum(1 << phase for phase in phases))
+        parts.append((bits, *result[:4], result.odd_fold + count, result.odd_instance))
+        count += len(result.scope)
     names = ("phases", "scope", "start", "period", "times", "odd", "odd_instance")
     empty = np.empty(0, dtype=np.int64)
     return {
@@ -98,11 +98,11 @@ def fold_columns(graph: Graph, recomputed: Any, status: Any) -> dict[str, Any]:
 
 def plain_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
     """What of a run's facts is plain text and numbers."""
-    found = {name: value for name, value in meta.items() if _is_plain(value)}
+    result = {name: value for name, value in meta.items() if _is_plain(value)}
     program = meta.get("program") or {}
     if program:
-        found |= {"via": program.get("via"), "ranges": list((program.get("ranges") or {}).values())}
-    return found
+        result |= {"via": program.get("via"), "ranges": list((program.get("ranges") or {}).values())}
+    return result
 
 
 def _is_plain(value: object) -> bool:
@@ -137,12 +137,12 @@ def source_lines(sites: Iterable[Site]) -> dict[str, dict[int, str]]:
     wanted: dict[str, set[int]] = {}
     for site in sites:
         wanted.setdefault(site.file, set()).update(range(max(1, site.line - AROUND), site.line + AROUND + 1))
-    found: dict[str, dict[int, str]] = {}
+    result: dict[str, dict[int, str]] = {}
     room = MOST_LINES
     for file, numbers in wanted.items():
         lines = linecache.getlines(file)
         here = {n: lines[n - 1].rstrip()[:LONGEST] for n in sorted(numbers)[:room] if n <= len(lines)}
         if here:
-            found[file] = here
+            result[file] = here
             room -= len(here)
-    return found
+    return result

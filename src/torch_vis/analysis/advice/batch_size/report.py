@@ -338,9 +338,9 @@ def _predicted(
 def _about(run: BatchedRun, sizes: BatchSizes) -> list[str]:
     """Which dimension is the batch, and which sizes of it the model takes."""
     why = f", as {run.reader} reads (steps, batch, features)" if run.reader else ""
-    found = [f"the batch is dimension {run.dim} of the inputs{why}; dim= names another"]
+    result = [f"the batch is dimension {run.dim} of the inputs{why}; dim= names another"]
     if sizes.unit > 1:
-        found.append(f"only multiples of the sample's {sizes.unit} were looked at: {sizes.why}")
+        result.append(f"only multiples of the sample's {sizes.unit} were looked at: {sizes.why}")
     elif sizes.least > 1:
-        found.append(f"from {sizes.least} on: {sizes.why}")
-    return found
+        result.append(f"from {sizes.least} on: {sizes.why}")
+    return result

@@ -534,7 +534,7 @@ def _heads(trials: PruningTrials, group: DependencyGroup, units: Ints, trial: Tr
 
 def _rows(trials: PruningTrials, group: DependencyGroup) -> str:
     """The first parameter that makes the units: by rows rather than columns, a matrix rather than a bias or a norm."""
-    makers = [place for place in group.places if not trials.dependencies.reads(place)] or list(
+    makers = [index for index in group.places if not trials.dependencies.reads(index)] or list(
         group.places[:1]
     )
     is_matrix = [trials.tensors[name].dim() > 1 for name, _ in makers]

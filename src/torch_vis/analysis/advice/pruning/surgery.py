@@ -535,14 +535,16 @@ class FewerHeads(torch.nn.MultiheadAttention):
             out = weights @ v
         else:
             out = F.scaled_dot_product_attention(q, k, v, mask, dropout)
-        made = self.out_proj(out.transpose(1, 2).flatten(2))
+        result = self.out_proj(out.transpose(1, 2).flatten(2))
         if not self.batch_first:
-            made = made.transpose(0, 1)
+            result = result.transpose(0, 1)
         if weights is not None and average_attn_weights:
             weights = weights.mean(1)
         if single:
-            return made.squeeze(0 if self.batch_first else 1), None if weights is None else weights.squeeze(0)
-        return made, weights
+            return result.squeeze(0 if self.batch_first else 1), None if weights is None else weights.squeeze(
+                0
+            )
+        return result, weights
 
     def _projected(self, *sides: Tensor) -> list[Tensor]:
         """Queries, keys and values: batch, heads, length, width of a head."""

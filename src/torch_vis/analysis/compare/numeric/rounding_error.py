@@ -236,9 +236,9 @@ class RoundingError:
         args = [tensor(inputs[arg.number]) if isinstance(arg, Slot) else arg for arg in call.args]
         span = slice(*graph.output_span(node))
         outputs = {
-            place: tensor(value)
-            for place, value in zip(graph.out_slot[span].tolist(), graph.out_value[span].tolist())
-            if place >= 0
+            index: tensor(value)
+            for index, value in zip(graph.out_slot[span].tolist(), graph.out_value[span].tolist())
+            if index >= 0
         }
         size = uncentred_size(name, slot, args, outputs)
         return None if size is None else _Sum(size, self._numel(inputs[0]) / output.numel() if slot else 0.0)
