@@ -121,8 +121,8 @@ class SummaryReport(Report):
         """
         if not self.uncovered:
             return {}
-        told = why_uncovered(self._run.graph, self._run.metrics.get("stored"))
-        return {op: told.get(op, "it was not known when the file was written") for op in self.uncovered}
+        text = why_uncovered(self._run.graph, self._run.metrics.get("stored"))
+        return {op: text.get(op, "it was not known when the file was written") for op in self.uncovered}
 
     @cached_property
     def peak_bytes(self) -> int | None:
@@ -134,13 +134,13 @@ class SummaryReport(Report):
     def phases(self) -> list[PhaseSummary]:
         """The totals by phase."""
         graph, metrics = self._run.graph, self._run.metrics
-        found = []
+        result = []
         for phase, number in self.operations.items():
             inside = graph.node_phase == Phase[phase.upper()]
             sums = {name: _total_of(metrics, name, inside) for name in SUMMED}
             low = tuple(name for name in SUMMED if name in metrics and _has_gaps(metrics[name], inside))
-            found.append(PhaseSummary(phase, number, **sums, incomplete=low))
-        return found
+            result.append(PhaseSummary(phase, number, **sums, incomplete=low))
+        return result
 
     @cached_property
     def modules(self) -> list[ModuleSummary]:
@@ -230,14 +230,14 @@ class SummaryReport(Report):
             "model operations parameters parameter_bytes inputs outputs flops macs moved_bytes peak_bytes time_ns "
             "wall_ns uncovered why_uncovered"
         ).split()
-        found = {name: getattr(self, name) for name in names}
+        result = {name: getattr(self, name) for name in names}
         modules = [
             {**row._asdict(), "outputs": list(row.outputs), "incomplete": list(row.incomplete)}
             for row in self.modules
         ]
         phases = [{**row._asdict(), "incomplete": list(row.incomplete)} for row in self.phases]
         rest = {"notes": self.notes(), "limits": list(self.limits)}
-        return {**found, "phases": phases, "modules": modules, **rest}
+        return {**result, "phases": phases, "modules": modules, **rest}
 
 
 def _uncovered(run: Run) -> dict[str, int]:

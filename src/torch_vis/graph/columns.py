@@ -151,8 +151,8 @@ class Columns:
     def users(self, node: int) -> Ints:
         """The nodes that read what a node makes, each once, in order."""
         start, stop = self.output_span(node)
-        found = [self.value_users(int(value)) for value in self.out_value[start:stop]]
-        return np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.int32)
+        result = [self.value_users(int(value)) for value in self.out_value[start:stop]]
+        return np.unique(np.concatenate(result)) if result else np.empty(0, dtype=np.int32)
 
     def value_users(self, value: int) -> Ints:
         """The nodes that take a value, in order."""

@@ -201,9 +201,9 @@ class Lifetimes:
         return use
 
     def _has(self, values: Ints) -> Ints:
-        found = np.zeros(len(self.birth), dtype=bool)
-        found[self.graph.value_storage[values]] = True
-        return found
+        result = np.zeros(len(self.birth), dtype=bool)
+        result[self.graph.value_storage[values]] = True
+        return result
 
     def _results(self, kind: str) -> Ints:
         graph = self.graph
@@ -229,9 +229,9 @@ class Lifetimes:
 
     def _sums(self, chosen: Bools, when: Ints) -> Ints:
         count, kinds = len(self.graph), len(Use)
-        place = self.use[chosen] * count + when[chosen]
+        index = self.use[chosen] * count + when[chosen]
         return (
-            np.bincount(place, weights=self.bytes[chosen], minlength=kinds * count)
+            np.bincount(index, weights=self.bytes[chosen], minlength=kinds * count)
             .astype(np.int64)
             .reshape(kinds, count)
         )
@@ -304,12 +304,12 @@ class Lifetimes:
     def first_value(self) -> Ints:
         """For each block the first value that lay in it, or the first of those with a name; -1 where there is none."""
         graph = self.graph
-        found = np.full(len(self.birth), -1, dtype=np.int64)
+        result = np.full(len(self.birth), -1, dtype=np.int64)
         values = np.arange(len(graph.value_storage))[::-1]
-        found[graph.value_storage[values]] = values  # the last write counts: the first value
+        result[graph.value_storage[values]] = values  # the last write counts: the first value
         named = values[graph.value_name[values] >= 0]
-        found[graph.value_storage[named]] = named
-        return found
+        result[graph.value_storage[named]] = named
+        return result
 
     @cached_property
     def value(self) -> Ints:
@@ -318,15 +318,15 @@ class Lifetimes:
         Of a gradient that is what ``.grad`` is at last: a bias's gradient is a sum that keeps its dimensions and a
         view of it. Of a parameter, a buffer or a state it is that itself, of all else the first value.
         """
-        graph, found = self.graph, self.first_value.copy()
+        graph, result = self.graph, self.first_value.copy()
         for use, role in ROLES.items():
             values = np.flatnonzero(graph.value_role == role)[::-1]
             values = values[self.use[graph.value_storage[values]] == use]
-            found[graph.value_storage[values]] = values
+            result[graph.value_storage[values]] = values
         kept = np.array([*gradients(graph).values(), *self._results("gradient")], dtype=np.int64)
         kept = kept[self.use[graph.value_storage[kept]] == Use.GRADIENT]
-        found[graph.value_storage[kept]] = kept
-        return found
+        result[graph.value_storage[kept]] = kept
+        return result
 
     @cached_property
     def paths(self) -> list[str]:
@@ -334,15 +334,15 @@ class Lifetimes:
         graph = self.graph
         scopes = graph.scope_paths
         born = np.where(self.birth >= 0, graph.node_scope[np.maximum(self.birth, 0)] if len(graph) else 0, -1)
-        found = [scopes[scope] if scope >= 0 else "" for scope in born.tolist()]
+        result = [scopes[scope] if scope >= 0 else "" for scope in born.tolist()]
         modules = {module.path for module in graph.modules if module.kind == "module"}
         outside = np.flatnonzero((self.birth < 0) | np.isin(self.use, (Use.GRADIENT, Use.OPTIMIZER_STATE)))
         for block in outside.tolist():
             name = self._name(block)
             owner = _owner(name, modules)
             if owner is not None:
-                found[block] = owner
-        return found
+                result[block] = owner
+        return result
 
     def _name(self, block: int) -> str:
         value = int(self.value[block])
@@ -359,14 +359,14 @@ class Lifetimes:
     def tensors(self, chosen: Iterable[int]) -> list[Tensor]:
         """Blocks as rows to read."""
         blocks = np.asarray(list(chosen), dtype=np.int64)
-        count, found = len(self.graph), []
+        count, result = len(self.graph), []
         for block, site in zip(blocks.tolist(), self.sites(blocks)):
             number = int(self.value[block])
             if number < 0:
                 continue
             value = Value(self.graph, number)
             birth, death = int(self.birth[block]), int(self.death[block])
-            found.append(
+            result.append(
                 Tensor(
                     int(self.bytes[block]),
                     self._name(block) or f"%{number}",
@@ -379,7 +379,7 @@ class Lifetimes:
                     block,
                 )
             )
-        return found
+        return result
 
 
 def _owner(name: str, modules: set[str]) -> str | None:

@@ -176,11 +176,11 @@ class Metrics(Mapping[str, Column]):
         >>> metrics["flops"].total()
         6
         """
-        made, found = Later(compute, version), self._columns
+        made, result = Later(compute, version), self._columns
         wanted = [
-            name for name in names if name not in found or (version is not None and found[name].uncovered)
+            name for name in names if name not in result or (version is not None and result[name].uncovered)
         ]
-        return Metrics(found, {**self._later, **dict.fromkeys(wanted, made)}, self._seen)
+        return Metrics(result, {**self._later, **dict.fromkeys(wanted, made)}, self._seen)
 
     def at_hand(self) -> Metrics:
         """The columns that exist already: what was measured, and what has been computed since."""

@@ -154,21 +154,21 @@ class ModuleTable:
         members = [self.run] if line is None else line.members
         above = members[0].path
         columns = zip(*([blocks[child] for child in member.children] for member in members), strict=True)
-        found: list[tuple[str, list[ModuleNode]]] = []
+        result: list[tuple[str, list[ModuleNode]]] = []
         last: tuple[str, int, int] | None = None
         counts: list[int] = []
         for column in columns:
             label = _label(column[0], above)
             stem, number = _split_number(label)
             if last is not None and last == (stem, number - 1, column[0].signature) and number > 0:
-                found[-1][1].extend(column)
+                result[-1][1].extend(column)
                 counts[-1] += 1
             else:
-                found.append((label, list(column)))
+                result.append((label, list(column)))
                 counts.append(1)
             last = (stem, number, column[0].signature)
         depth = 0 if line is None else line.depth + 1
-        return [_line(group, _folded(label, count), depth) for (label, group), count in zip(found, counts)]
+        return [_line(group, _folded(label, count), depth) for (label, group), count in zip(result, counts)]
 
     def by_operator(self) -> list[tuple[str, Totals]]:
         """The run's own operations (those outside of all modules), summed up for each operator."""
@@ -177,8 +177,8 @@ class ModuleTable:
         names = {name: number for number, name in enumerate(ran)}
         of_call = np.array([names.get(short_name(call.op), -1) for call in graph.calls], dtype=np.int64)
         here = np.flatnonzero(self._block_of_node == 0)
-        found = self._sums_by(of_call[graph.node_call[here]], here, len(names))
-        return list(zip(names, found, strict=True))
+        result = self._sums_by(of_call[graph.node_call[here]], here, len(names))
+        return list(zip(names, result, strict=True))
 
     def _measure(self) -> None:
         """Fill ``own`` from the nodes, ``sums`` from the nodes of all blocks below, and time from the scopes."""
@@ -244,11 +244,11 @@ class ModuleTable:
             1, len(names)
         ) + graph.node_call
         pairs, first, counts = np.unique(keys, return_index=True, return_counts=True)
-        for place in np.argsort(first).tolist():
-            number, call = divmod(int(pairs[place]), len(names))
+        for index in np.argsort(first).tolist():
+            number, call = divmod(int(pairs[index]), len(names))
             block = self.blocks[number // 2]
             ops = block.own_backward_ops if number % 2 else block.own_ops
-            ops[names[call]] += int(counts[place])
+            ops[names[call]] += int(counts[index])
 
     def _attribute_parameters(self) -> None:
         """A block has the parameters that its module holds by name and those that its operations read."""
@@ -276,7 +276,7 @@ class ModuleTable:
 
 def _parameters(graph: Graph) -> tuple[list[Parameter], Any]:
     """Every parameter once, however often it is tied or updated, and for each value the one that it is."""
-    found: list[Parameter] = []
+    result: list[Parameter] = []
     numbers: dict[tuple[int, int, int], int] = {}
     of_value = np.full(len(graph.value_type), -1, dtype=np.int64)
     for value in np.flatnonzero(graph.value_role == Role.PARAMETER).tolist():
@@ -287,18 +287,18 @@ def _parameters(graph: Graph) -> tuple[list[Parameter], Any]:
         if number is None:
             if name < 0 and graph.value_producer[value] >= 0:
                 continue  # a view of a parameter, not one itself
-            number = numbers[key] = len(found)
-            found.append(Parameter(graph.names[name] if name >= 0 else "", graph.types[type_]))
+            number = numbers[key] = len(result)
+            result.append(Parameter(graph.names[name] if name >= 0 else "", graph.types[type_]))
         of_value[value] = number
-    return found, of_value
+    return result, of_value
 
 
 def merge_calls(graph: Graph) -> tuple[list[ModuleNode], Ints]:
     """One block for all the calls of a module that come from the same block, and for each scope its block."""
-    places, where = places_of_calls(graph)
-    calls = np.bincount(where[~graph.tree.recomputed], minlength=len(places)).tolist()
+    indices, where = places_of_calls(graph)
+    calls = np.bincount(where[~graph.tree.recomputed], minlength=len(indices)).tolist()
     blocks: list[ModuleNode] = []
-    for number, (above, module) in enumerate(places):
+    for number, (above, module) in enumerate(indices):
         path, type_, kind = graph.modules[module]
         blocks.append(ModuleNode(path, type_, kind, above, calls[number]))
         if above >= 0:
@@ -362,8 +362,8 @@ def _whole_run(graph: Graph, forward: Any) -> list[int]:
 def _latest_leaving(graph: Graph, value: Any, reader: Any, enter: Any, leave: Any) -> dict[int, int]:
     """For each scope, the last made of the values that are read outside it; ``reader`` is in ``enter``'s numbers."""
     producer = graph.value_producer[value]
-    place = value - graph.out_value[graph.out_start[producer]]  # 0 for the first output of its operation
-    order = np.lexsort((-place, producer))
+    index = value - graph.out_value[graph.out_start[producer]]  # 0 for the first output of its operation
+    order = np.lexsort((-index, producer))
     value, reader = value[order], reader[order]
     scope, rank = graph.node_scope[producer[order]], np.arange(len(value))
     latest = np.full(len(graph.scope_call), -1, dtype=np.int64)

@@ -118,17 +118,17 @@ class Elements:
     def _fingerprints(self, of_node: Any) -> Any:
         """A number for each scope that depends on what is in it, in order, all the way down."""
         graph = self.graph
-        found = np.zeros(len(graph.scope_call), dtype=np.uint64)
+        result = np.zeros(len(graph.scope_call), dtype=np.uint64)
         kinds = _numbered([(module.type, module.kind) for module in graph.modules])
         kind = mix(kinds[graph.scope_module].astype(np.uint64) + _P)
         salt = mix((np.arange(len(self.element)) - self.start[self.owner]).astype(np.uint64))
         for part in _by_level(np.arange(len(self.element)), self.depth[self.owner]):
             element, owner = self.element[part], self.owner[part]
-            key = np.where(element >= 0, of_node[np.maximum(element, 0)], found[~np.minimum(element, -1)])
-            np.add.at(found, owner, mix(key ^ salt[part]))
+            key = np.where(element >= 0, of_node[np.maximum(element, 0)], result[~np.minimum(element, -1)])
+            np.add.at(result, owner, mix(key ^ salt[part]))
             scopes = np.unique(owner)
-            found[scopes] = mix(found[scopes] ^ kind[scopes])
-        return found
+            result[scopes] = mix(result[scopes] ^ kind[scopes])
+        return result
 
 
 def stretches(keys: Any, is_call: Any, longest: int = PERIODS) -> list[Stretch]:
@@ -151,13 +151,13 @@ def stretches(keys: Any, is_call: Any, longest: int = PERIODS) -> list[Stretch]:
         better = np.flatnonzero(size > covered[: len(size)])
         covered[better], best[better] = size[better], period
     begins = np.flatnonzero(covered)
-    found: list[Stretch] = []
+    result: list[Stretch] = []
     at = 0
     while at < len(begins):
         start = int(begins[at])
-        found.append(Stretch(start, int(best[start]), int(covered[start] // best[start])))
+        result.append(Stretch(start, int(best[start]), int(covered[start] // best[start])))
         at = int(np.searchsorted(begins, start + covered[start]))
-    return found
+    return result
 
 
 def repeated(strict: Any, loose: Any, is_call: Any) -> list[Stretch]:
@@ -198,11 +198,11 @@ def folds(elements: Elements) -> Folds:
     Of scopes in which the same elements are equal only one is looked at: the others are folded as that is.
     """
     element, owner, start = elements.element, elements.owner, elements.start
-    place = np.arange(len(element)) - start[owner]
+    index = np.arange(len(element)) - start[owner]
     strict = _with_odd(elements.keys(element, strict=True), elements.neighbours(element), owner)
     loose, contents = elements.keys(element, strict=False), elements.contents(element)
-    patterns = [_first_equal(owner, keys, place) for keys in (strict, loose, contents)]
-    scopes = np.unique(owner[(patterns[0] != place) | (patterns[1] != place)])
+    patterns = [_first_equal(owner, keys, index) for keys in (strict, loose, contents)]
+    scopes = np.unique(owner[(patterns[0] != index) | (patterns[1] != index)])
     _, first, kind = np.unique(
         _signatures(elements, [*patterns, element < 0])[scopes], return_index=True, return_inverse=True
     )
@@ -236,19 +236,19 @@ def _first_equal(owner: Any, keys: Any, place: Any) -> Any:
     order = np.lexsort((place, keys, owner))
     begins = np.ones(len(order), dtype=bool)
     begins[1:] = (np.diff(owner[order]) != 0) | (keys[order][1:] != keys[order][:-1])
-    found = np.empty(len(order), dtype=np.int64)
-    found[order] = place[order][begins][np.cumsum(begins) - 1]
-    return found
+    result = np.empty(len(order), dtype=np.int64)
+    result[order] = place[order][begins][np.cumsum(begins) - 1]
+    return result
 
 
 def _signatures(elements: Elements, columns: list[Any]) -> Any:
     """For each scope a number that is equal if all columns of its elements are."""
     owner = elements.owner
     salt = mix((np.arange(len(owner)) - elements.start[owner]).astype(np.uint64))
-    found = np.zeros(len(elements.graph.scope_call), dtype=np.uint64)
+    result = np.zeros(len(elements.graph.scope_call), dtype=np.uint64)
     for number, column in enumerate(columns):
-        np.add.at(found, owner, mix(mix(column.astype(np.uint64) ^ salt) + np.uint64(number)))
-    return found
+        np.add.at(result, owner, mix(mix(column.astype(np.uint64) ^ salt) + np.uint64(number)))
+    return result
 
 
 def _with_odd(keys: Any, neighbours: Any, owner: Any) -> Any:
@@ -302,12 +302,12 @@ def _scopes(elements: Any) -> Any:
 def _stems(paths: list[str]) -> Any:
     """For each module what it is numbered under, as a number; for one whose name is no number, its own negative one."""
     stems: dict[str, int] = {}
-    found = []
+    result = []
     for index, path in enumerate(paths):
         stem, _, name = path.rpartition(".")
         is_number = name.isascii() and name.isdigit()
-        found.append(stems.setdefault(stem, len(stems)) if is_number else -1 - index)
-    return np.array(found, dtype=np.int64)
+        result.append(stems.setdefault(stem, len(stems)) if is_number else -1 - index)
+    return np.array(result, dtype=np.int64)
 
 
 def _by_level(rows: Any, level: Any) -> Iterator[Any]:

@@ -148,8 +148,8 @@ class Site(NamedTuple):
         >>> Site("/usr/lib/python3/site-packages/timm/layers/mlp.py", 40, "forward").short
         'timm/layers/mlp.py:40 in forward'
         """
-        _, found, inside = self.file.replace("\\", "/").rpartition("/site-packages/")
-        return str(self._replace(file=inside)) if found else str(self)
+        _, result, inside = self.file.replace("\\", "/").rpartition("/site-packages/")
+        return str(self._replace(file=inside)) if result else str(self)
 
 
 class Module(NamedTuple):

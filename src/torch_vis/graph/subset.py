@@ -66,28 +66,28 @@ def _kept(graph: Graph, calls: list[int]) -> dict[str, Bools]:
 def _columns(graph: Graph, keep: dict[str, Bools]) -> dict[str, Any]:
     """Every column with the rows that stay, and its numbers as they are then."""
     number = {table: np.where(mask, np.cumsum(mask) - 1, -1) for table, mask in keep.items()}
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, spec in COLUMNS.items():
         if spec.along.endswith("+1"):
             continue
         column = getattr(graph, name)[keep[spec.along]].astype(np.int64)
         if spec.refers in number:
             column = np.where(column >= 0, number[spec.refers][column], -1)
-        found[name] = column
+        result[name] = column
     count = int(keep["node"].sum())
-    places = np.append(np.cumsum(keep["node"]), [count, count + 1])  # operations that stay, up to each
+    indices = np.append(np.cumsum(keep["node"]), [count, count + 1])  # operations that stay, up to each
     death = graph.storage_death[keep["storage"]].astype(np.int64)
-    ends = np.where(death > len(graph), count + 1, places[np.maximum(death - 1, 0)])
-    found["storage_death"] = np.maximum(ends, found["storage_birth"] + 1)
-    found["scope_parent"][1:] = np.maximum(found["scope_parent"][1:], 0)
-    orphans = (found["value_producer"] < 0) & (graph.value_producer[keep["value"]] >= 0)
-    found["value_role"][orphans & (found["value_role"] == Role.ACTIVATION)] = Role.INPUT
+    ends = np.where(death > len(graph), count + 1, indices[np.maximum(death - 1, 0)])
+    result["storage_death"] = np.maximum(ends, result["storage_birth"] + 1)
+    result["scope_parent"][1:] = np.maximum(result["scope_parent"][1:], 0)
+    orphans = (result["value_producer"] < 0) & (graph.value_producer[keep["value"]] >= 0)
+    result["value_role"][orphans & (result["value_role"] == Role.ACTIVATION)] = Role.INPUT
     for name, rows, table in (
         ("in_start", graph.in_start, "node"), ("out_start", graph.out_start, "node"),
         ("result_start", graph.result_start, "result"),
     ):  # fmt: skip
-        found[name] = np.concatenate([[0], np.cumsum(np.diff(rows)[keep[table]])])
-    return {name: column.astype(COLUMNS[name].dtype) for name, column in found.items()}
+        result[name] = np.concatenate([[0], np.cumsum(np.diff(rows)[keep[table]])])
+    return {name: column.astype(COLUMNS[name].dtype) for name, column in result.items()}
 
 
 def _took(graph: Graph, metrics: dict[str, Column]) -> int:

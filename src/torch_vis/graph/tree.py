@@ -104,17 +104,17 @@ class Tree:
 
     def around_some(self, rows: Bools) -> Bools:
         """Which rows are, or have inside them, one of some."""
-        found = rows.copy()
+        result = rows.copy()
         for level in reversed(self.levels[1:]):
-            found[self.parent[level[found[level]]]] = True
-        return found
+            result[self.parent[level[result[level]]]] = True
+        return result
 
     def inside_some(self, rows: Bools) -> Bools:
         """Which rows are, or lie inside, one of some."""
-        found = rows.copy()
+        result = rows.copy()
         for level in self.levels[1:]:
-            found[level] |= found[self.parent[level]]
-        return found
+            result[level] |= result[self.parent[level]]
+        return result
 
     def nearest(self, rows: Bools) -> Ints:
         """For each row the innermost of some that is itself or around it, -1 for none."""

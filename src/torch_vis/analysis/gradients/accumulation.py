@@ -42,12 +42,12 @@ def accumulated(graph: Graph) -> dict[str, Accumulated]:
     >>> list(accumulated(first)), list(accumulated(second))
     ([], ['bias', 'weight'])
     """
-    found = {}
+    result = {}
     for name, value in gradients(graph).items():
         row = _followed(graph, value, f"{name}{ENDING}")
         if row is not None:
-            found[name] = row
-    return found
+            result[name] = row
+    return result
 
 
 def _followed(graph: Graph, value: int, name: str) -> Accumulated | None:
@@ -78,12 +78,12 @@ def _followed(graph: Graph, value: int, name: str) -> Accumulated | None:
 
 def filled_before(graph: Graph, held: KeptTensors | None) -> dict[str, Accumulated]:
     """The gradients that the run added to others; those that were zero before are the run's own."""
-    found = accumulated(graph)
-    if not found:
+    result = accumulated(graph)
+    if not result:
         return {}
-    before = np.array(sorted({row.before for row in found.values()}), dtype=np.int64)
+    before = np.array(sorted({row.before for row in result.values()}), dtype=np.int64)
     empty = {value for value, tensor in outside_tensors(graph, held, before) if _is_zero(tensor)}
-    return {name: row for name, row in found.items() if row.before not in empty}
+    return {name: row for name, row in result.items() if row.before not in empty}
 
 
 def _is_zero(tensor: torch.Tensor) -> bool:

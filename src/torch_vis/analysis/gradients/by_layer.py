@@ -64,22 +64,22 @@ def parameters_by_layer(shapes: Mapping[str, Sequence[int]]) -> dict[str, list[s
     modules: dict[str, list[str]] = {}
     for name in shapes:
         modules.setdefault(name.rpartition(".")[0], []).append(name)
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for path, names in modules.items():
         if sum(_is_matrix(shapes[name]) for name in names) > 1:
-            found.update({name: [name] for name in names})
+            result.update({name: [name] for name in names})
         else:
-            found[path] = names
-    return found
+            result[path] = names
+    return result
 
 
 def first_reads(graph: Graph) -> dict[str, int]:
     """The first operation that reads each parameter, also where another module than its own does."""
     given = graph.value_producer[graph.in_value] < 0
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for row in np.flatnonzero(given & (graph.value_role[graph.in_value] == Role.PARAMETER)).tolist():
-        found.setdefault(graph.values[int(graph.in_value[row])].name or "", int(graph.in_node[row]))
-    return found
+        result.setdefault(graph.values[int(graph.in_value[row])].name or "", int(graph.in_node[row]))
+    return result
 
 
 def places_of(graph: Graph, layers: Mapping[str, Sequence[str]]) -> dict[str, Place]:
@@ -97,14 +97,14 @@ def places_of(graph: Graph, layers: Mapping[str, Sequence[str]]) -> dict[str, Pl
         else:
             path = graph.scope_paths[graph.node_scope[node]]
             read.setdefault(path, set()).add(int(graph.value_storage[value]))
-    found = {}
+    result = {}
     for path, names in layers.items():
         module = names[0].rpartition(".")[0]
         own = [values[name] for name in names if name in values]
         matrix = any(_is_matrix(graph.types[graph.value_type[value]].shape) for value in own)
         kind = "look-ups" if rows.intersection(own) else "matrices" if matrix else "vectors"
-        found[path] = Place(kind, frozenset(read.get(module, ())))
-    return found
+        result[path] = Place(kind, frozenset(read.get(module, ())))
+    return result
 
 
 def judged(rows: Sequence[Layer], where: Mapping[str, Place]) -> list[Layer]:
@@ -121,7 +121,7 @@ def judged(rows: Sequence[Layer], where: Mapping[str, Place]) -> list[Layer]:
     sound = [(row, kind) for row, kind, apart in zip(rows, kinds, off) if _is_sound(row) and not apart]
     read = {(kind, storage) for row, kind in sound for storage in where[row.path].reads}
     first = {kind: row for row, kind in reversed(sound)}
-    found: list[Layer] = []
+    result: list[Layer] = []
     reached: set[str] = set()  # the kinds that have had a sound layer
     for row, name, kind, apart in zip(rows, names, kinds, off):
         usual = by_name.get(name) if name else by_kind.get(kind)
@@ -133,8 +133,8 @@ def judged(rows: Sequence[Layer], where: Mapping[str, Place]) -> list[Layer]:
             reached.add(kind)
         if row.rms is not None:
             row = row._replace(like=name or kind, usual_rms=usual)
-        found.append(row._replace(verdict=_own_verdict(row) or apart))
-    return _with_what_they_feed(found, _next_to_loss(rows, [""] * len(rows)).get(""))
+        result.append(row._replace(verdict=_own_verdict(row) or apart))
+    return _with_what_they_feed(result, _next_to_loss(rows, [""] * len(rows)).get(""))
 
 
 def _namesakes(rows: Sequence[Layer], kinds: Sequence[str]) -> list[str]:
@@ -160,7 +160,8 @@ def _next_to_loss(rows: Sequence[Layer], groups: Sequence[str]) -> dict[str, flo
         if row.rms is not None and _is_sound(row):
             sound.setdefault(group, []).append(row.rms)
     return {
-        group: float(np.median(found[-max(1, round(len(found) * NEXT)) :])) for group, found in sound.items()
+        group: float(np.median(result[-max(1, round(len(result) * NEXT)) :]))
+        for group, result in sound.items()
     }
 
 

@@ -108,9 +108,9 @@ def _followed(
         return UNKNOWN
     shape, axis = before[0]
     if way == "permute":
-        return [place % len(shape) for place in call.args[1]].index(axis)
+        return [index % len(shape) for index in call.args[1]].index(axis)
     if way in ("transpose", "t"):
-        one, two = (place % len(shape) for place in (call.args[1:3] if way == "transpose" else (0, -1)))
+        one, two = (index % len(shape) for index in (call.args[1:3] if way == "transpose" else (0, -1)))
         return {one: two, two: one}.get(axis, axis)
     return _viewed(shape, axis, out)
 
@@ -124,9 +124,9 @@ def _viewed(shape: tuple[int, ...], axis: int, out: tuple[int, ...]) -> int:
     (1, 1, -1)
     """
     within, size = prod(shape[axis + 1 :]), shape[axis]
-    for place, length in enumerate(out):
-        if length == size and prod(out[place + 1 :]) == within:
-            return place
+    for index, length in enumerate(out):
+        if length == size and prod(out[index + 1 :]) == within:
+            return index
     apart = len(shape) == len(out) and axis == 1 and shape[0] == 1
     return axis if apart and out[0] * out[1] == size and out[2:] == shape[2:] else UNKNOWN
 

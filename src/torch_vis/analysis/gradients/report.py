@@ -157,11 +157,18 @@ class GradientsReport(Report):
     def rectifiers(self) -> list[Rectifier]:
         """Operations that cut to zero or become flat, those with most units that are stuck first."""
         rows = []
-        for number, found in self._stuck.items():
+        for number, result in self._stuck.items():
             node = self.graph.nodes[number]
-            site, dead, saturated = node.user_line, Numbers(found.dead), Numbers(found.saturated)
+            site, dead, saturated = node.user_line, Numbers(result.dead), Numbers(result.saturated)
             row = Rectifier(
-                *(node.path, number, found.units, len(dead), node.name, None if site is None else site.short),
+                *(
+                    node.path,
+                    number,
+                    result.units,
+                    len(dead),
+                    node.name,
+                    None if site is None else site.short,
+                ),
                 *(dead, len(saturated), saturated),
             )
             rows.append(row)
@@ -190,8 +197,10 @@ class GradientsReport(Report):
     @property
     def infinite(self) -> Node | None:
         """The first operation that made infinity out of finite inputs, of which NaN, or infinite gradients, came."""
-        found = self._infinities.made
-        return None if found is None or (self.born is not None and found.index == self.born.index) else found
+        result = self._infinities.made
+        return (
+            None if result is None or (self.born is not None and result.index == self.born.index) else result
+        )
 
     @property
     def infinite_came_in(self) -> list[str]:
@@ -205,32 +214,32 @@ class GradientsReport(Report):
         wrong: dict[str, list[str]] = {}
         for row in rows:
             if row.verdict:
-                told = f"{row.path or '(root)'} ({row.reason})" if row.reason else row.path or "(root)"
-                wrong.setdefault(row.verdict, []).append(told)
-        found = {"layers": f"{len(rows):,}", "gradient norm": total}
+                text = f"{row.path or '(root)'} ({row.reason})" if row.reason else row.path or "(root)"
+                wrong.setdefault(row.verdict, []).append(text)
+        result = {"layers": f"{len(rows):,}", "gradient norm": total}
         if rows and not wrong:
-            found["verdict"] = "no layer vanishes, explodes, or has no gradient"
+            result["verdict"] = "no layer vanishes, explodes, or has no gradient"
         for verdict, paths in wrong.items():
-            found[verdict] = and_more(paths)
+            result[verdict] = and_more(paths)
         units = sum(row.units for row in self.rectifiers)
         if self.rectifiers:
-            found["dead units"] = f"{sum(row.dead for row in self.rectifiers):,} of {units:,}"
+            result["dead units"] = f"{sum(row.dead for row in self.rectifiers):,} of {units:,}"
         saturated = sum(row.saturated for row in self.rectifiers)
         if saturated:
-            found["saturated units"] = (
+            result["saturated units"] = (
                 f"{saturated:,} of {units:,}: never change, and let no gradient through"
             )
         if self.came_in:
-            found["NaN came in"] = f"with {', '.join(self.came_in[:5])}"
+            result["NaN came in"] = f"with {', '.join(self.came_in[:5])}"
         if self.born is not None:
-            found["NaN born"] = _place(self.born)
+            result["NaN born"] = _place(self.born)
         ways = [f"came in with {', '.join(self.infinite_came_in[:5])}"] if self.infinite_came_in else []
         ways += [f"was made {_place(self.infinite)}"] if self.infinite is not None else []
         if ways and self.born is not None:
-            found["NaN came of"] = f"infinity, which {' and '.join(ways)}"
+            result["NaN came of"] = f"infinity, which {' and '.join(ways)}"
         elif ways:
-            found["infinity"] = " and ".join(ways)
-        return found
+            result["infinity"] = " and ".join(ways)
+        return result
 
     def listings(self) -> list[Listing]:
         figure = "{:.3g}".format
@@ -274,27 +283,27 @@ class GradientsReport(Report):
         ]
 
     def notes(self) -> list[str]:
-        found = [
+        result = [
             f"vanishing and exploding: {FAR:,.0f} times under or over the usual rms, which is the median of the last "
             "quarter of the layers that are called the same but for numbers or, where there are none, of all matrices, "
             "vectors or look-ups; of all layers for one that goes with what it feeds; exploding too: "
             f"{BEYOND:,.0f} times the weights"
         ]
         if all(row.reason for row in self.layers):
-            found.append("no parameter was given a gradient while this run was recorded")
+            result.append("no parameter was given a gradient while this run was recorded")
         if self.accumulated:
-            found.append(accumulation_note(self.accumulated))
+            result.append(accumulation_note(self.accumulated))
         if self.let_go:
-            found.append(
+            result.append(
                 f"{len(self.let_go):,} gradients were freed or zeroed before the end of the run: shown as they were "
                 "last, when they were complete"
             )
         if self.rectifiers:
-            found.append(
+            result.append(
                 "dead units are zero, and saturated ones the same other number, for everything in this one batch, and "
                 "let no gradient through; another batch may wake them"
             )
-        return found
+        return result
 
     def charts(self) -> Charts:
         """Gradients along the layers; of a deep stack of blocks, a line for each kind of layer in them."""
@@ -305,21 +314,21 @@ class GradientsReport(Report):
         names = self._labels()
         kinds = families(names, most=KINDS)
         groups: dict[str, list[int]] = {}
-        for place in shown:
-            groups.setdefault("gradient" if kinds is None else kinds[names[place]], []).append(place)
+        for index in shown:
+            groups.setdefault("gradient" if kinds is None else kinds[names[index]], []).append(index)
         series = []
-        for kind, places in sorted(groups.items(), key=lambda item: item[0] == OTHERS):
-            heights = [self.layers[place].rms or 0.0 for place in places]
-            told = [names[place] for place in places]
+        for kind, indices in sorted(groups.items(), key=lambda item: item[0] == OTHERS):
+            heights = [self.layers[index].rms or 0.0 for index in indices]
+            text = [names[index] for index in indices]
             loose = kind == OTHERS or (kinds is None and len(names) > ALL)
             color = QUIET if kind == OTHERS else ""
-            series.append(Series(kind, places, heights, told, color=color, loose=loose))
+            series.append(Series(kind, indices, heights, text, color=color, loose=loose))
         for verdict in ("vanishing", "exploding"):  # over the lines, so that they are seen
-            beyond = [place for place in shown if self.layers[place].verdict == verdict]
+            beyond = [index for index in shown if self.layers[index].verdict == verdict]
             if beyond:
-                heights = [self.layers[place].rms or 0.0 for place in beyond]
-                told = [names[place] for place in beyond]
-                series.append(Series(verdict, beyond, heights, told, color=ALARM[verdict], loose=True))
+                heights = [self.layers[index].rms or 0.0 for index in beyond]
+                text = [names[index] for index in beyond]
+                series.append(Series(verdict, beyond, heights, text, color=ALARM[verdict], loose=True))
         inside = common_path(names).rstrip(".")
         along = Axis(f"layer of {inside}, first to last" if inside else "layer, first to last", names=names)
         title = "Gradient flow: how large the elements of each layer's gradient are"
@@ -332,13 +341,13 @@ class GradientsReport(Report):
         One that no layer comes near would only flatten the rest.
         """
         groups: dict[tuple[str, float], list[int]] = {}
-        for place in shown:
-            row = self.layers[place]
+        for index in shown:
+            row = self.layers[index]
             if row.usual_rms is not None:
-                groups.setdefault((row.like, row.usual_rms), []).append(place)
-        found: list[tuple[float, Series]] = []
+                groups.setdefault((row.like, row.usual_rms), []).append(index)
+        result: list[tuple[float, Series]] = []
         for (like, usual), members in groups.items():
-            heights = [self.layers[place].rms or 0.0 for place in members]
+            heights = [self.layers[index].rms or 0.0 for index in members]
             ends = (
                 [-0.6, len(self.layers) - 0.4] if len(groups) == 1 else [members[0] - 0.4, members[-1] + 0.4]
             )
@@ -350,8 +359,8 @@ class GradientsReport(Report):
             ):
                 if near > 1 / NEAR:
                     color = ALARM[word.partition(" ")[0]]
-                    found.append((near, Series(word + of, ends, [bound] * 2, color=color)))
-        return [line for _, line in sorted(found, key=lambda pair: -pair[0])[:GUIDES]]
+                    result.append((near, Series(word + of, ends, [bound] * 2, color=color)))
+        return [line for _, line in sorted(result, key=lambda pair: -pair[0])[:GUIDES]]
 
     def _labels(self) -> list[str]:
         """What each layer is called; one that has but a number is told with its class."""

@@ -50,14 +50,14 @@ def contents_and_norms(
     numbers_made = makes_numbers(graph, graph.result_value)
     wanted = np.array(sorted(values), dtype=np.int64)
     norms = {value: _norm(tensor) for value, tensor in outside_tensors(graph, held, wanted)}
-    places = made_where(graph, wanted)
+    indices = made_where(graph, wanted)
     stuck: dict[int, Stuck] = {}
     run = Stepper(graph, held)
     activations = Activations(run)
 
     def see(node: int, made: list[torch.Tensor]) -> None:
-        for value, place in places.get(node, ()):
-            norms[value] = _norm(made[place])
+        for value, index in indices.get(node, ()):
+            norms[value] = _norm(made[index])
         if not numbers_made[node]:
             return
         floating = [part for tensor in made for part in _floating(tensor)]
@@ -72,31 +72,31 @@ def contents_and_norms(
                 numbers["units"][node], numbers["dead_units"][node] = units.units, len(units.dead)
 
     shown = numbers_made.copy()
-    shown[list(places)] = True
+    shown[list(indices)] = True
     with quiet(run.plan.generators):
         for node in run.steps(activations.before):
             if shown[node]:
                 see(node, run.outputs(node))
     counted = np.zeros(count, dtype=bool)
     counted[list(stuck)] = True
-    found = {"norm": Column("norm", norm, known=known)}
+    result = {"norm": Column("norm", norm, known=known)}
     for name, column in numbers.items():
-        found[name] = Column(name, column, known=counted if name.endswith("units") else known)
-    return found, {value: norm for value, norm in norms.items() if norm is not None}, stuck
+        result[name] = Column(name, column, known=counted if name.endswith("units") else known)
+    return result, {value: norm for value, norm in norms.items() if norm is not None}, stuck
 
 
 def norms_of_values(graph: Graph, held: KeptTensors | None, values: Iterable[int]) -> dict[int, float | None]:
     """The norm of each of some values as it was when it was made; None where it has no floating-point elements."""
     wanted = np.array(sorted(values), dtype=np.int64)
     norms = {value: _norm(tensor) for value, tensor in outside_tensors(graph, held, wanted)}
-    places = made_where(graph, wanted)
+    indices = made_where(graph, wanted)
 
     def see(node: int, made: list[torch.Tensor]) -> None:
-        for value, place in places[node]:
-            norms[value] = _norm(made[place])
+        for value, index in indices[node]:
+            norms[value] = _norm(made[index])
 
     shown = np.zeros(len(graph), dtype=bool)
-    shown[list(places)] = True
+    shown[list(indices)] = True
     observe(graph, held, see, shown)
     return norms
 
@@ -118,13 +118,13 @@ def frozen_parameters(held: KeptTensors | None) -> set[str]:
 
 def outside_faults(graph: Graph, held: KeptTensors | None) -> dict[str, tuple[int, int]]:
     """Of the tensors that the run was given, those with elements that are NaN or infinite, with how many of each."""
-    found = {}
+    result = {}
     for value, tensor in outside_tensors(graph, held, np.flatnonzero(graph.value_producer < 0)):
         parts = _floating(tensor)
         _, nans, infs = _size(parts) if parts else (0.0, 0, 0)
         if nans or infs:
-            found[graph.values[value].name or str(value)] = (nans, infs)
-    return found
+            result[graph.values[value].name or str(value)] = (nans, infs)
+    return result
 
 
 def outside_tensors(
@@ -138,12 +138,12 @@ def outside_tensors(
 
 def made_where(graph: Graph, values: Any) -> dict[int, list[tuple[int, int]]]:
     """For each operation that makes some of these values: which, and in which place of what it makes."""
-    found: dict[int, list[tuple[int, int]]] = {}
+    result: dict[int, list[tuple[int, int]]] = {}
     for value in values[graph.value_producer[values] >= 0].tolist():
         node = int(graph.value_producer[value])
-        place = graph.out_value[slice(*graph.output_span(node))].tolist().index(value)
-        found.setdefault(node, []).append((value, place))
-    return found
+        index = graph.out_value[slice(*graph.output_span(node))].tolist().index(value)
+        result.setdefault(node, []).append((value, index))
+    return result
 
 
 def makes_numbers(graph: Graph, seen: Any = ()) -> Any:

@@ -68,9 +68,9 @@ class Steps:
     @cached_property
     def saves(self) -> Ints:
         """Which operations saved something."""
-        found = np.zeros(len(self.graph), dtype=bool)
-        found[self.saved.link] = True
-        return found
+        result = np.zeros(len(self.graph), dtype=bool)
+        result[self.saved.link] = True
+        return result
 
     @cached_property
     def stop(self) -> Ints:
@@ -78,26 +78,26 @@ class Steps:
 
         What it was given is saved before it runs, what it makes or writes after.
         """
-        graph, found = self.graph, np.zeros(len(self.graph), dtype=np.int64)
+        graph, result = self.graph, np.zeros(len(self.graph), dtype=np.int64)
         value, node = graph.in_value, graph.in_node
         link = graph.node_link[node].astype(np.int64)
-        np.maximum.at(found, self.saved.link, self.saved.link)
+        np.maximum.at(result, self.saved.link, self.saved.link)
         own = (link >= 0) & (graph.value_producer[value] == link)
         own &= (graph.node_phase[node] == Phase.BACKWARD) & (graph.node_flags[node] & Flag.RECOMPUTE == 0)
-        found[link[own]] = link[own] + 1
+        result[link[own]] = link[own] + 1
         made = self.blocks.birth[self.saved.block] == self.saved.link
-        found[self.saved.link[made]] = self.saved.link[made] + 1
-        return found
+        result[self.saved.link[made]] = self.saved.link[made] + 1
+        return result
 
     # ---------------------------------------------------------------- when
 
     @cached_property
     def start(self) -> Ints:
         """The first operation of each step; the number of operations where there is none."""
-        found = np.full(len(self.graph), len(self.graph), dtype=np.int64)
+        result = np.full(len(self.graph), len(self.graph), dtype=np.int64)
         linked = self._link >= 0
-        np.minimum.at(found, self._link[linked], self.backward[linked])
-        return found
+        np.minimum.at(result, self._link[linked], self.backward[linked])
+        return result
 
     @cached_property
     def computed(self) -> Ints:
@@ -108,7 +108,7 @@ class Steps:
     @cached_property
     def release(self) -> Ints:
         """The operation before which each step lets go of what was saved: as seen in the run, where it is seen."""
-        found = self._ends(self._of(PLACING) | plain_sums(self.graph))
+        result = self._ends(self._of(PLACING) | plain_sums(self.graph))
         over = self._ends(np.zeros(len(self.graph.calls), dtype=bool))
         block, node, link = self.saved
         last = np.full(len(self.blocks.birth), -1, dtype=np.int64)
@@ -117,16 +117,16 @@ class Steps:
         seen = (node == last[block]) & (death <= over[link])
         known = np.zeros(len(self.graph), dtype=np.int64)
         np.maximum.at(known, link[seen], death[seen])
-        return np.where(known > 0, known, found)
+        return np.where(known > 0, known, result)
 
     def _ends(self, late: Ints) -> Ints:
         """For each step the operation after its last one that is not of some kinds."""
-        found = np.zeros(len(self.graph), dtype=np.int64)
+        result = np.zeros(len(self.graph), dtype=np.int64)
         if not len(self.backward):
-            return found
+            return result
         chosen = (self._link >= 0) & ~late[self.graph.node_call[self.backward]]
-        np.maximum.at(found, self._link[chosen], self.backward[chosen] + 1)
-        return found
+        np.maximum.at(result, self._link[chosen], self.backward[chosen] + 1)
+        return result
 
     def _of(self, names: tuple[str, ...]) -> Ints:
         return np.array([call.op in names for call in self.graph.calls], dtype=bool)
@@ -173,8 +173,8 @@ class Steps:
         block, _, _, release = self.kept
         last = np.full(len(self.blocks.birth), -1, dtype=np.int64)
         np.maximum.at(last, block, release)
-        found: Bools = (last >= 0) & (self.blocks.death > last)
-        return found
+        result: Bools = (last >= 0) & (self.blocks.death > last)
+        return result
 
     @property
     def retained(self) -> bool:

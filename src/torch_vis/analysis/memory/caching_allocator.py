@@ -67,9 +67,9 @@ class Pool:
         size = max(ROUND, -(-wanted // ROUND) * ROUND)
         small = size <= SMALL
         choices = self.free[small]
-        place = bisect_left(choices, (size, -1))
-        if place < len(choices):
-            address = choices.pop(place)[1]
+        index = bisect_left(choices, (size, -1))
+        if index < len(choices):
+            address = choices.pop(index)[1]
             self.is_free.discard(address)
         else:
             address = self._segment(size, small)
@@ -188,11 +188,11 @@ def simulate_caching(
 
 def _from_outside(graph: Graph, blocks: Lifetimes, mine: Ints) -> list[int]:
     """The blocks that are there before the run, in the order in which a model is moved to its device."""
-    found = np.flatnonzero(mine & (blocks.birth < 0) & (blocks.death > 0))
-    values = blocks.first_value[found]
+    result = np.flatnonzero(mine & (blocks.birth < 0) & (blocks.death > 0))
+    values = blocks.first_value[result]
     names = np.where(values >= 0, graph.value_name[values], -1)
     last = len(graph.names) + 1
-    return found[np.argsort(np.where(names >= 0, names, last), kind="stable")].tolist()
+    return result[np.argsort(np.where(names >= 0, names, last), kind="stable")].tolist()
 
 
 def _last_deaths(blocks: Lifetimes, stands_for: dict[int, int]) -> Ints:
@@ -205,7 +205,7 @@ def _last_deaths(blocks: Lifetimes, stands_for: dict[int, int]) -> Ints:
 
 def _workspaces(graph: Graph, device: int, size: int) -> dict[int, list[int]]:
     """What the libraries of matrix products take and keep, by the operation that makes them: once for each thread."""
-    found: dict[int, list[int]] = {}
+    result: dict[int, list[int]] = {}
     ops = [call.op.partition(".")[0] for call in graph.calls]
     for wanted, amount in ((PRODUCTS, size), (frozenset({"aten::addmm"}), LIGHT_WORKSPACE)):
         products = np.array([op in wanted for op in ops], dtype=bool)
@@ -215,5 +215,5 @@ def _workspaces(graph: Graph, device: int, size: int) -> dict[int, list[int]]:
         for backward in (False, True):
             own = nodes[(graph.node_phase[nodes] == Phase.BACKWARD) == backward]
             if len(own):
-                found.setdefault(int(own[0]), []).append(amount)
-    return found
+                result.setdefault(int(own[0]), []).append(amount)
+    return result

@@ -87,10 +87,10 @@ class Checkpointing:
         chosen = np.flatnonzero((saved > 0) & named[graph.scope_module])
         peaks = peaks_alone(self, chosen).tolist()
         flops, times = self.extra("flops"), self.extra("time_ns")
-        found = []
+        result = []
         for scope, peak in zip(chosen.tolist(), peaks, strict=True):
             module = graph.modules[int(graph.scope_module[scope])]
-            found.append(
+            result.append(
                 Checkpoint(
                     module.path,
                     module.type,
@@ -103,7 +103,7 @@ class Checkpointing:
                     scope,
                 )
             )
-        return sorted(found, key=lambda row: (row.new_peak_bytes, -row.saved_bytes, row.scope))
+        return sorted(result, key=lambda row: (row.new_peak_bytes, -row.saved_bytes, row.scope))
 
     def _savings(self) -> Ints:
         """For every scope, bytes that it would no longer hold."""
@@ -116,10 +116,10 @@ class Checkpointing:
     def forgettable(self) -> Ints:
         """For every block the innermost scope whose checkpointing would forget it; -1 for a block that has to stay."""
         graph, blocks = self.graph, self.blocks
-        found = np.full(len(blocks.birth), -1, dtype=np.int64)
+        result = np.full(len(blocks.birth), -1, dtype=np.int64)
         block, node, *_ = self.steps.kept
         low = np.full(len(blocks.birth), len(self.tree), dtype=np.int64)
-        high = found.copy()
+        high = result.copy()
         own = graph.node_scope[blocks.birth[block]].astype(np.int64)
         low[block], high[block] = own, own
         scope = graph.node_scope[node].astype(np.int64)
@@ -128,8 +128,8 @@ class Checkpointing:
         born = np.unique(block)
         born = born[~self.steps.held[born]]
         # scopes are numbered as they are entered: what contains the first and the last contains those between
-        found[born] = self.tree.common(low[born], high[born])
-        return found
+        result[born] = self.tree.common(low[born], high[born])
+        return result
 
     def _kept_inputs(self) -> Floats:
         """Bytes that each scope has to hold on to although nothing saved them, to be summed over the scopes inside.
@@ -184,10 +184,10 @@ class Checkpointing:
 
         That is the first step of its backward that takes out anything it saved; the number of operations for none.
         """
-        found = np.full(len(self.tree), len(self.graph), dtype=np.int64)
+        result = np.full(len(self.tree), len(self.graph), dtype=np.int64)
         node = np.flatnonzero(self.steps.saves)
-        np.minimum.at(found, self.graph.node_scope[node], self.steps.start[node])
-        return self.tree.inclusive(found, np.minimum)
+        np.minimum.at(result, self.graph.node_scope[node], self.steps.start[node])
+        return self.tree.inclusive(result, np.minimum)
 
     @cached_property
     def ends(self) -> Ints:
@@ -195,10 +195,10 @@ class Checkpointing:
 
         That is when the last step of autograd that saved something is over.
         """
-        found = np.zeros(len(self.tree), dtype=np.int64)
+        result = np.zeros(len(self.tree), dtype=np.int64)
         node = np.flatnonzero(self.steps.saves)
-        np.maximum.at(found, self.graph.node_scope[node], self.steps.release[node])
-        return self.tree.inclusive(found, np.maximum)
+        np.maximum.at(result, self.graph.node_scope[node], self.steps.release[node])
+        return self.tree.inclusive(result, np.maximum)
 
     @cached_property
     def runs(self) -> tuple[Ints, Ints]:
@@ -218,22 +218,22 @@ class Checkpointing:
         module holds what he gives it until it returns.
         """
         graph, blocks = self.graph, self.blocks
-        found = blocks.birth.copy()
-        np.maximum.at(found, self.steps.saved.block, self.steps.saved.link)
+        result = blocks.birth.copy()
+        np.maximum.at(result, self.steps.saved.block, self.steps.saved.link)
         block, node = blocks.readers
         forward = (graph.node_phase[node] == Phase.FORWARD) & (blocks.birth[block] >= 0)
         block, node = block[forward], node[forward]
-        np.maximum.at(found, block, node)
+        np.maximum.at(result, block, node)
         pairs = np.unique(np.stack([block, graph.node_scope[node].astype(np.int64)]), axis=1)
         block, scope = pairs
         own = self.tree.depth[self.tree.common(graph.node_scope[blocks.birth[block]].astype(np.int64), scope)]
         block, scope, own = (column[self.tree.depth[scope] > own] for column in (block, scope, own))
         while len(block):
             given = self.tree.depth[scope] == own + 1
-            np.maximum.at(found, block[given], self._last[scope[given]])
+            np.maximum.at(result, block[given], self._last[scope[given]])
             block, scope, own = block[~given], self.tree.parent[scope[~given]], own[~given]
-        self._until_autocast_is_left(found)
-        return found
+        self._until_autocast_is_left(result)
+        return result
 
     def _until_autocast_is_left(self, needed: Ints) -> None:
         """Let parameters that autocast has cast live until it is left: it keeps them for whoever casts them again.
@@ -250,16 +250,16 @@ class Checkpointing:
         saved = blocks.use[block] == Use.SAVED
         left = np.unique(blocks.death[block[~saved & (blocks.death[block] > needed[block] + 1)]])
         block = block[saved]
-        place = np.searchsorted(left, needed[block], side="right")
-        block, place = block[place < len(left)], place[place < len(left)]
-        needed[block] = left[place] - 1
+        index = np.searchsorted(left, needed[block], side="right")
+        block, index = block[index < len(left)], index[index < len(left)]
+        needed[block] = left[index] - 1
 
     @cached_property
     def _last(self) -> Ints:
         """For every scope its last forward operation, those of the scopes inside included."""
-        found = np.full(len(self.tree), -1, dtype=np.int64)
-        np.maximum.at(found, self.graph.node_scope[self.forward], self.forward)
-        return self.tree.inclusive(found, np.maximum)
+        result = np.full(len(self.tree), -1, dtype=np.int64)
+        np.maximum.at(result, self.graph.node_scope[self.forward], self.forward)
+        return self.tree.inclusive(result, np.maximum)
 
     @cached_property
     def made_at(self) -> Ints:
@@ -288,10 +288,10 @@ class Checkpointing:
         known = {path for path, kind in zip(graph.scope_paths, kinds) if kind == "module"}
         wanted: set[str] = set()
         for pattern in paths:
-            found = _matching(pattern, known)
-            if not found:
+            result = _matching(pattern, known)
+            if not result:
                 raise no_match("module", pattern, known)
-            wanted |= found
+            wanted |= result
         if not len(self.steps.backward):
             raise UsageError(
                 "this trace has no backward pass, so nothing is saved for one: trace with backward=True"
@@ -325,16 +325,16 @@ def _matching(pattern: str, known: Collection[str]) -> set[str]:
     >>> sorted(_matching("layer.*", {"bert", "bert.layer.0", "bert.layer.1", "bert.head.layer.0"}))
     ['bert.layer.0', 'bert.layer.1']
     """
-    found = {path for path in known if fnmatchcase(path, pattern) or path == pattern}
-    if found:
-        return found
+    result = {path for path in known if fnmatchcase(path, pattern) or path == pattern}
+    if result:
+        return result
     for path in known:
         parts = path.split(".")
         around = next((cut for cut in range(1, len(parts)) if ".".join(parts[:cut]) in known), len(parts))
         rest = ".".join(parts[around:])
         if rest and (fnmatchcase(rest, pattern) or rest == pattern):
-            found.add(path)
-    return found
+            result.add(path)
+    return result
 
 
 class Changes(NamedTuple):
@@ -349,8 +349,8 @@ def peaks_alone(run: Checkpointing, scopes: Ints) -> Ints:
     """For each of some calls, the peak of the run if it were the only one that is checkpointed."""
     if not len(scopes):
         return np.zeros(0, dtype=np.int64)
-    found = _Checkpointed(run, scopes, alone=True)
-    return np.maximum(found.highest(), found.while_computing_again(found.before()))[scopes]
+    result = _Checkpointed(run, scopes, alone=True)
+    return np.maximum(result.highest(), result.while_computing_again(result.before()))[scopes]
 
 
 def together(run: Checkpointing, scopes: Ints) -> tuple[Ints, int, Ints]:
@@ -358,10 +358,10 @@ def together(run: Checkpointing, scopes: Ints) -> tuple[Ints, int, Ints]:
 
     With it come the most that is alive while one is computed again, and the calls that are.
     """
-    found = _Checkpointed(run, scopes, alone=False)
-    live = found.live()
-    most = found.while_computing_again(found.before(live))
-    return live, int(most.max(initial=0)), np.intersect1d(scopes, found.copied_by)
+    result = _Checkpointed(run, scopes, alone=False)
+    live = result.live()
+    most = result.while_computing_again(result.before(live))
+    return live, int(most.max(initial=0)), np.intersect1d(scopes, result.copied_by)
 
 
 class _Checkpointed:
@@ -408,11 +408,11 @@ class _Checkpointed:
         shared = run.tree.depth[run.tree.common(own, graph.node_scope[node].astype(np.int64))]
         row, call = self._around(own)
         inside = shared[row] >= run.tree.depth[call]
-        key, place = np.unique(block[row] * self.count + call, return_inverse=True)
+        key, index = np.unique(block[row] * self.count + call, return_inverse=True)
         self.made, self.made_by = key // self.count, key % self.count
         needed, until = run.last_needed[self.made] + 1, np.zeros(len(key), dtype=np.int64)
-        np.maximum.at(needed, place[~inside], release[row[~inside]])
-        np.maximum.at(until, place[inside], computed[row[inside]])
+        np.maximum.at(needed, index[~inside], release[row[~inside]])
+        np.maximum.at(until, index[inside], computed[row[inside]])
         death = blocks.death[self.made]
         self.needed = np.where(run.steps.held[self.made], death, np.minimum(needed, death))
         copied = until > 0
@@ -441,11 +441,11 @@ class _Checkpointed:
         blocks, total = self.blocks, len(self.blocks.birth)
         block, call = self._given()
         given, made = self._runs(call) * total + block, self._runs(self.made_by) * total + self.made
-        key, place = np.unique(np.concatenate([made, given]), return_inverse=True)
+        key, index = np.unique(np.concatenate([made, given]), return_inverse=True)
         run, block = key // total, key % total
         until = blocks.death[block]
-        until[place[: len(made)]] = self.needed  # a block has one call around it in each run
-        np.maximum.at(until, place[len(made) :], self.run.ends[call])
+        until[index[: len(made)]] = self.needed  # a block has one call around it in each run
+        np.maximum.at(until, index[len(made) :], self.run.ends[call])
         other = until != blocks.death[block]
         run, block, until = run[other], block[other], until[other]
         size, copy = blocks.bytes[block], blocks.bytes[self.copied]
@@ -465,8 +465,8 @@ class _Checkpointed:
         """The bytes alive during each recorded operation, with all calls in one run."""
         change = np.zeros(len(self.graph) + 1, dtype=np.int64)
         np.add.at(change, np.minimum(self.changes.when, len(self.graph)), self.changes.size)
-        found: Ints = self.blocks.live + np.cumsum(change[:-1])
-        return found
+        result: Ints = self.blocks.live + np.cumsum(change[:-1])
+        return result
 
     def highest(self) -> Ints:
         """The highest of the recorded operations, for each run."""
@@ -480,11 +480,11 @@ class _Checkpointed:
         stop = np.concatenate([stop, when[first]])
         level = np.concatenate([level, np.zeros(int(first.sum()), dtype=np.int64)])
         some = start < stop
-        found = np.full(self.count, 0, dtype=np.int64)
-        np.maximum.at(found, call[some], _highest(blocks.live, start[some], stop[some]) + level[some])
+        result = np.full(self.count, 0, dtype=np.int64)
+        np.maximum.at(result, call[some], _highest(blocks.live, start[some], stop[some]) + level[some])
         untouched = np.ones(self.count, dtype=bool)
         untouched[call] = False
-        return np.where(untouched, blocks.peak_bytes, found)
+        return np.where(untouched, blocks.peak_bytes, result)
 
     def before(self, live: Ints | None = None) -> Ints:
         """For each call the bytes alive when it is about to be computed again."""
@@ -496,8 +496,8 @@ class _Checkpointed:
             level: Ints = self.blocks.live[here] + self._sums(run[past], size[past])
         else:
             level = live[here]
-        found: Ints = level - self.run.made_at[here] - copies
-        return found
+        result: Ints = level - self.run.made_at[here] - copies
+        return result
 
     def _sums(self, call: Ints, size: Ints) -> Ints:
         return np.bincount(call, weights=size, minlength=self.count).astype(np.int64)
@@ -546,10 +546,10 @@ def _highest(level: Ints, start: Ints, stop: Ints) -> Ints:
     >>> _highest(np.array([3, 1, 4, 1, 5]), np.array([0, 1, 0, 3]), np.array([2, 4, 5, 4])).tolist()
     [3, 4, 5, 1]
     """
-    found, width, length = np.zeros(len(start), dtype=np.int64), 1, stop - start
+    result, width, length = np.zeros(len(start), dtype=np.int64), 1, stop - start
     while len(level):
         chosen = (length >= width) & (length < 2 * width)
-        found[chosen] = np.maximum(level[start[chosen]], level[stop[chosen] - width])
+        result[chosen] = np.maximum(level[start[chosen]], level[stop[chosen] - width])
         level = np.maximum(level[:-width], level[width:])
         width *= 2
-    return found
+    return result

@@ -38,9 +38,11 @@ class Kernel(NamedTuple):
 
     def tensor(self, place: int) -> TensorType | None:
         """The type of an argument that is a tensor, None if it is not there."""
-        found = self.literal(place)
+        result = self.literal(place)
         return (
-            self.inputs[found.number] if isinstance(found, Slot) and found.number < len(self.inputs) else None
+            self.inputs[result.number]
+            if isinstance(result, Slot) and result.number < len(self.inputs)
+            else None
         )
 
 
@@ -66,7 +68,7 @@ def scratch_bytes(graph: Graph, *, threads: int = 1) -> Scratch:
     names = [call.op.partition(".")[0] for call in graph.calls]
     rules = [RULES.get(name) or CUDA_RULES.get(name) for name in names]
     has = np.array([rule is not None for rule in rules], dtype=bool)
-    found = np.zeros(len(graph), dtype=np.int64)
+    result = np.zeros(len(graph), dtype=np.int64)
     nodes = np.flatnonzero(has[graph.node_call]) if rules else np.zeros(0, dtype=np.int64)
     known: dict[tuple[int, ...], int] = {}
     ruled = 0
@@ -85,9 +87,9 @@ def scratch_bytes(graph: Graph, *, threads: int = 1) -> Scratch:
                 graph.calls[number], [types[i] for i in inputs], [types[i] for i in outputs], threads
             )
             known[key] = rule(kernel)
-        found[node] = known[key]
+        result[node] = known[key]
         ruled += 1
-    return Scratch(found, ruled)
+    return Scratch(result, ruled)
 
 
 def _device(graph: Graph, node: int) -> str:
@@ -277,7 +279,7 @@ def _cudnn(kernel: Kernel) -> int:
 
 
 def _cudnn_backward(kernel: Kernel) -> int:
-    types = [kernel.tensor(place) for place in (0, 1, 2)]
+    types = [kernel.tensor(index) for index in (0, 1, 2)]
     if any(type is None or _channels_last(type) for type in types[:2]):
         return 0
     return sum(type.nbytes or 0 for type in types if type is not None)

@@ -49,17 +49,17 @@ class AllocatorReport(Report):
     @property
     def scratch(self) -> list[ScratchRow]:
         """Operators whose kernels took memory for themselves, those that took most at once first."""
-        found: dict[str, list[int]] = {}
+        result: dict[str, list[int]] = {}
         for kernel in self.events.kernels:
             if kernel.scratch_bytes:
-                found.setdefault(kernel.op, []).append(kernel.scratch_bytes)
-        rows = [ScratchRow(op, len(taken), max(taken), sum(taken)) for op, taken in found.items()]
+                result.setdefault(kernel.op, []).append(kernel.scratch_bytes)
+        rows = [ScratchRow(op, len(taken), max(taken), sum(taken)) for op, taken in result.items()]
         return sorted(rows, key=lambda row: -row.most_bytes)
 
     def facts(self) -> dict[str, str]:
         """The peaks, in words."""
         during = f" during {self.events.peak_op}" if self.events.peak_op else ""
-        found = {
+        result = {
             "CPU peak": f"{size(self.peak_bytes)}{during}, with all tensors of the process",
             "at the start": f"{size(self.events.start_bytes)} in tensors, of this run or not",
             "taken by the run": f"{size(self.added_bytes)} above that at the peak",
@@ -70,8 +70,8 @@ class AllocatorReport(Report):
                 if row.free_at_peak_bytes is None
                 else f", {size(row.free_at_peak_bytes)} of it free at the peak"
             )
-            found[row.device] = f"{size(row.peak_bytes)} allocated, {size(row.reserved_bytes)} reserved{gap}"
-        return found
+            result[row.device] = f"{size(row.peak_bytes)} allocated, {size(row.reserved_bytes)} reserved{gap}"
+        return result
 
     def listings(self) -> list[Listing]:
         """Scratch by operator."""

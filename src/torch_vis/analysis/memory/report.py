@@ -102,12 +102,12 @@ class CheckpointedReport(Report):
     title = "Memory with checkpoints"
 
     def __init__(self, run: Checkpointing, paths: list[str], *, predicted: bool) -> None:
-        found = run.with_checkpoints(paths)
+        result = run.with_checkpoints(paths)
         self.graph, self.predicted = run.graph, predicted
-        self.peak_bytes, self.recomputing, self.live = found.peak_bytes, found.recomputing, found.live
+        self.peak_bytes, self.recomputing, self.live = result.peak_bytes, result.recomputing, result.live
         self.before_bytes, self._before = run.blocks.peak_bytes, run.blocks.live
         self._repeated, self._retained = run.steps.repeated, run.steps.retained
-        self.modules = _modules(run, found.scopes.tolist(), predicted)
+        self.modules = _modules(run, result.scopes.tolist(), predicted)
 
     @property
     def saved_bytes(self) -> int:
@@ -130,15 +130,15 @@ class CheckpointedReport(Report):
         change = f"{size(abs(lower))} {'lower' if lower >= 0 else 'higher'}"
         share = f" ({abs(lower) / self.before_bytes:.0%})" if self.before_bytes else ""
         when = ", reached while a call is computed again" if self.recomputing else ""
-        found = {"peak now": size(self.before_bytes), "new peak": f"{size(self.peak_bytes)}{when}"}
-        found["change"] = f"{change}{share}" if lower else "none"
+        result = {"peak now": size(self.before_bytes), "new peak": f"{size(self.peak_bytes)}{when}"}
+        result["change"] = f"{change}{share}" if lower else "none"
         if self.extra_flops is not None:
-            found["extra FLOPs"] = count(self.extra_flops)
+            result["extra FLOPs"] = count(self.extra_flops)
         if self.extra_time_ns is not None:
-            found["extra time"] = (
+            result["extra time"] = (
                 f"about {duration(self.extra_time_ns)}, as the operations took when recorded"
             )
-        return found
+        return result
 
     def listings(self) -> list[Listing]:
         """What is computed again, module by module."""
@@ -163,27 +163,27 @@ class CheckpointedReport(Report):
 
     def notes(self) -> list[str]:
         """What the figures are and are not."""
-        found = [
+        result = [
             "worked out from the lifetimes of this run, nothing was run again: what tensors hold if "
             "torch.utils.checkpoint.checkpoint(module, …, use_reentrant=False) calls the modules"
         ]
         if self.modules:
-            found.append(RANDOM)
+            result.append(RANDOM)
         if self._repeated:
-            found.append(
+            result.append(
                 "backward came by the same forward pass more than once: torch would compute the calls again each time "
                 "and keep nothing in between, which is not followed here; the new peak may be lower"
             )
         if self._retained:
-            found.append(
+            result.append(
                 "backward let go of nothing that was saved: it is taken to be held by the program; if it was kept by "
                 "retain_graph=True, the new peak may be lower"
             )
         if self.predicted:
-            found.append("nothing was run: these are the lifetimes of a run by shapes alone")
+            result.append("nothing was run: these are the lifetimes of a run by shapes alone")
         if not self.modules:
-            found.append("none of these calls saves anything for backward that it could forget")
-        return found
+            result.append("none of these calls saves anything for backward that it could forget")
+        return result
 
 
 AGAIN = (
@@ -198,14 +198,14 @@ def _modules(run: Checkpointing, scopes: list[int], predicted: bool) -> list[Aga
     calls: dict[int, list[int]] = {}
     for scope in scopes:
         calls.setdefault(int(run.graph.scope_module[scope]), []).append(scope)
-    found = []
+    result = []
     for number, inside in calls.items():
         module = run.graph.modules[number]
         costs = [
             None if known is None else _sum([known[scope] for scope in inside]) for known in (flops, times)
         ]
-        found.append(Again(module.path, module.type, len(inside), *costs))
-    return found
+        result.append(Again(module.path, module.type, len(inside), *costs))
+    return result
 
 
 def _sum(amounts: list[int | None]) -> int | None:
@@ -393,9 +393,9 @@ class MemoryReport(Report):
         values = self.graph.first_output
         devices = np.array([device == "cpu" for device in self.graph.devices] or [True], dtype=bool)
         known = values >= 0
-        found = np.zeros(len(values), dtype=bool)
-        found[known] = devices[self.graph.storage_device[self.graph.value_storage[values[known]]]]
-        return found
+        result = np.zeros(len(values), dtype=bool)
+        result[known] = devices[self.graph.storage_device[self.graph.value_storage[values[known]]]]
+        return result
 
     def _cpu_live(self) -> Any:
         live = plain_live(self.graph, self.blocks)
@@ -431,20 +431,20 @@ class MemoryReport(Report):
         if node is not None:
             path = cut(node.path, PATH) if node.path else "the run"
             where = f" at operation {node.index:,}, {node.name} in {path}"
-        found = {"predicted peak" if self.predicted else "peak": f"{size(self.peak_bytes)}{where}"}
+        result = {"predicted peak" if self.predicted else "peak": f"{size(self.peak_bytes)}{where}"}
         if self.blocks.live.size:
-            found["at the end"] = size(int(self.blocks.after[:, -1].sum()))
+            result["at the end"] = size(int(self.blocks.after[:, -1].sum()))
         if (self.graph.storage_device == 0).any() and "cpu" in self.graph.devices[:1]:
             bound = f" ({SCRATCH})" if (self.scratch_bytes * self._on_cpu).any() else ""
-            found["CPU allocator"] = (
+            result["CPU allocator"] = (
                 f"about {size(self.allocator_peak_bytes)} with the scratch of kernels{bound}"
             )
         for row in self.cuda:
-            found[f"{row.device} allocator"] = (
+            result[f"{row.device} allocator"] = (
                 f"about {size(row.peak_bytes)} allocated, {size(row.reserved_bytes)} reserved, of which "
                 f"{size(row.free_at_peak_bytes)} free at the peak; cuBLAS holds {size(row.workspace_bytes)}"
             )
-        return found
+        return result
 
     def listings(self) -> list[Listing]:
         """The peak by use, tensor, module and line, and what checkpointing would do."""
@@ -505,24 +505,24 @@ class MemoryReport(Report):
 
     def notes(self) -> list[str]:
         """What the figures are and are not."""
-        found = [
+        result = [
             "what kernels and allocators take beyond tensors is an estimate; tv.measure_memory() measures it",
             *([TRIED] if (self.scratch_bytes * self._on_cpu).any() else ()),
             "made by: the number of the operation that made a tensor, – before the run; freed by: that of the first "
             "one for which it was gone, – where it outlived the run",
         ]
         if self.predicted:
-            found.append("nothing was run: these are the lifetimes of a run by shapes alone")
+            result.append("nothing was run: these are the lifetimes of a run by shapes alone")
         if self.meta.get("packed_bytes"):
             held = size(int(self.meta["packed_bytes"]))
-            found.append(
+            result.append(
                 f"packed weights are opaque to torch: the about {held} that they hold are not counted"
             )
         if (self.graph.node_flags & Flag.RECOMPUTE != 0).any():
-            found.append(RANDOM)
+            result.append(RANDOM)
         if not (self.graph.node_phase == 1).any():
-            found.append("no backward pass was recorded, so nothing counts as saved for backward")
-        return found
+            result.append("no backward pass was recorded, so nothing counts as saved for backward")
+        return result
 
 
 CHECKPOINTS = (

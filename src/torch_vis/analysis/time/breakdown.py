@@ -119,8 +119,8 @@ class Timing:
     def by_phase(self) -> list[Group]:
         """By phase, in order."""
         names = [phase.name.lower() for phase in Phase]
-        found = {group.name: group for group in self._grouped(names, self.graph.node_phase)}
-        return [found[name] for name in names if name in found]
+        result = {group.name: group for group in self._grouped(names, self.graph.node_phase)}
+        return [result[name] for name in names if name in result]
 
     def _grouped(self, names: Sequence[str], rows: Any) -> list[Group]:
         numbers: dict[str, int] = {}
@@ -129,12 +129,12 @@ class Timing:
         many = np.bincount(group, minlength=len(numbers))
         time = np.bincount(group, weights=self.time, minlength=len(numbers))
         kernel = self._kernels(group, len(numbers))
-        found = [
+        result = [
             Group(name, int(many[number]), int(time[number]), kernel[number])
             for name, number in numbers.items()
             if many[number]
         ]
-        return sorted(found, key=lambda row: (-row.time_ns, row.name))
+        return sorted(result, key=lambda row: (-row.time_ns, row.name))
 
     def _kernels(self, group: Ints, count: int) -> list[int | None]:
         """Device time by group; None where no operation of it is known."""
@@ -230,11 +230,11 @@ class Timing:
     @cached_property
     def _made_again(self) -> list[int]:
         """For each call the time that calls took which backward, running in it, made again."""
-        found = np.zeros(len(self.inclusive), dtype=np.int64)
+        result = np.zeros(len(self.inclusive), dtype=np.int64)
         parent = self.graph.scope_parent
         outer = self.again & ~self.again[parent]
-        np.add.at(found, parent[outer], self.inclusive[outer])
-        return list(found.tolist())
+        np.add.at(result, parent[outer], self.inclusive[outer])
+        return list(result.tolist())
 
     def _own(self) -> Ints:
         """What the calls inside each call do not take."""

@@ -116,8 +116,8 @@ class DeviceUse:
         """By name, the longest first."""
         many = np.bincount(self._name, minlength=len(self._names))
         time = np.bincount(self._name, weights=self._time, minlength=len(self._names))
-        found = [Kernel(name, int(many[n]), int(time[n])) for n, name in enumerate(self._names) if many[n]]
-        return sorted(found, key=lambda kernel: (-kernel.time_ns, kernel.name))
+        result = [Kernel(name, int(many[n]), int(time[n])) for n, name in enumerate(self._names) if many[n]]
+        return sorted(result, key=lambda kernel: (-kernel.time_ns, kernel.name))
 
     @cached_property
     def _gaps(self) -> Ints:

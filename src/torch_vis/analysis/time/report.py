@@ -141,32 +141,32 @@ class TimeReport(Report):
         """What it all comes to."""
         runs = f"the median of {self.runs:,} runs in which calls of modules were timed"
         how = runs if self.runs else "without what recording took"
-        found = {"whole run": f"{duration(self.total_ns)}, {how}"}
+        result = {"whole run": f"{duration(self.total_ns)}, {how}"}
         if self.plain_wall_ns is not None:
             low, high = (duration(self.meta[f"plain_wall_{end}_ns"]) for end in ("low", "high"))
-            found["plain run"] = (
+            result["plain run"] = (
                 f"{duration(self.plain_wall_ns)}, the median of others that nothing watched, half of them within "
                 f"{low} to {high}"
             )
-        found["operations"] = f"{duration(self.operations_ns)} ({_share(self.operations_ns, self.total_ns)})"
+        result["operations"] = f"{duration(self.operations_ns)} ({_share(self.operations_ns, self.total_ns)})"
         compiled = 0 if self.runs else self.meta.get("compile_ns")
-        found["Python and dispatch"] = f"{_time(self.host_ns)} ({_share(self.host_ns, self.total_ns)})" + (
+        result["Python and dispatch"] = f"{_time(self.host_ns)} ({_share(self.host_ns, self.total_ns)})" + (
             f", {duration(compiled)} of it to compile" if compiled else ""
         )
         for use in self.devices:
-            found[f"cuda:{use.number}"] = (
+            result[f"cuda:{use.number}"] = (
                 f"{use.launches:,} kernels and copies, busy {duration(use.busy_ns)}, "
                 f"{_share(use.busy_ns, self.plain_wall_ns or 0)} of a plain run; under the profiler, idle and "
                 f"waiting for launches {use.launch_bound:.0%} of {duration(use.span_ns)}"
             )
             if use.waits:
-                found["host waits"] = f"{len(use.waits):,} times, {duration(use.waited_ns)}"
-        return found
+                result["host waits"] = f"{len(use.waits):,} times, {duration(use.waited_ns)}"
+        return result
 
     def listings(self) -> Sequence[Listing]:
         """Operators, modules, lines, phases, single operations and calls; kernels, waits and gaps of a device."""
         total = max(self.total_ns, 1)
-        found = [
+        result = [
             self._groups("operators", "operator", self.operators, total),
             Listing("modules", (Field("module", "module"), Field("class", "class"), *CALLS),
                     [_called(row, row.calls) for row in self.modules if self._is_module(row)],
@@ -184,43 +184,43 @@ class TimeReport(Report):
                 *CALLS[1:],
             )
             rows = [_called(row, row.scope) for row in calls]
-            found.append(Listing("calls", fields, rows, most=10, heading="Time by call of a module"))
-        return found + [listing for use in self.devices for listing in self._device_listings(use)]
+            result.append(Listing("calls", fields, rows, most=10, heading="Time by call of a module"))
+        return result + [listing for use in self.devices for listing in self._device_listings(use)]
 
     def notes(self) -> Sequence[str]:
         """What the figures are not."""
-        found = [
+        result = [
             "inclusive is with the modules inside, self without; both are of calls forward, and each is operations and "
             "Python; backward is that of operations whose gradients it computes"
         ]
         if any(row.again for row in self.calls):
-            found.append(
+            result.append(
                 f"what was checkpointed is computed again in backward and counts there; {AGAIN} marks the calls that "
                 "backward makes for it"
             )
         if not self.runs:
-            found.append(
+            result.append(
                 "one run under the recorder: small operations seem longer than they are, and first calls are among "
                 "them; trace(..., repeat=10) gives medians of runs at their own pace"
             )
         else:
-            found.append(
+            result.append(
                 "the whole run is the median of runs in which calls of modules were timed; calls have the part of it "
                 "that they took there, operations and Python the parts of a call that they took under the profiler, so "
                 "that all of them add up"
             )
         if self.plain_wall_ns is not None:
-            found.append(
+            result.append(
                 "the whole run and the plain run are of different runs, which took turns: either can be shorter where "
                 "they differ by less than runs vary"
             )
         if self.device is not None:
-            found.append(
+            result.append(
                 "the profiler slows the host down, so a device is idle longer under it than in a plain run"
             )
-        found += compiling(self.meta)
+        result += compiling(self.meta)
         words = ("repeated", "in another form", "launched by no", "on the device")
-        return [*found, *(limit for limit in self._limits if any(word in limit for word in words))]
+        return [*result, *(limit for limit in self._limits if any(word in limit for word in words))]
 
     def _is_module(self, row: Called) -> bool:
         return self.graph.modules[int(self.graph.scope_module[row.scope])].kind != "run"
@@ -286,8 +286,8 @@ class TimeReport(Report):
     def _named(self, node: int | None) -> str | None:
         if node is None:
             return None
-        found = Node(self.graph, node)
-        return f"{found.name} in {found.path}" if found.path else found.name
+        result = Node(self.graph, node)
+        return f"{result.name} in {result.path}" if result.path else result.name
 
     def _line(self, node: int | None) -> str | None:
         site = None if node is None else Node(self.graph, node).site

@@ -150,9 +150,9 @@ def _scopes(graph: Graph, metrics: Metrics) -> Iterator[Record]:
     for part in _chunks(len(graph.scope_call)):
         parents, modules = _or_null(graph.scope_parent[part]), graph.scope_module[part].tolist()
         measured = _measured(metrics, "scope", part)
-        for parent, module, call, found in zip(parents, modules, graph.scope_call[part].tolist(), measured):
+        for parent, module, call, result in zip(parents, modules, graph.scope_call[part].tolist(), measured):
             record = graph.modules[module]._asdict()
-            yield {"parent": parent, "module": module, **record, "call": call, "metrics": found}
+            yield {"parent": parent, "module": module, **record, "call": call, "metrics": result}
 
 
 def _storages(graph: Graph, metrics: Metrics) -> Iterator[Record]:
@@ -164,13 +164,13 @@ def _storages(graph: Graph, metrics: Metrics) -> Iterator[Record]:
             graph.storage_device[part].tolist(),
             _measured(metrics, "storage", part),
         )
-        for size, birth, death, device, found in zip(*columns):
+        for size, birth, death, device, result in zip(*columns):
             yield {
                 "bytes": size,
                 "birth": birth,
                 "death": death,
                 "device": graph.devices[device],
-                "metrics": found,
+                "metrics": result,
             }
 
 
@@ -186,7 +186,7 @@ def _values(graph: Graph, metrics: Metrics) -> Iterator[Record]:
             _or_null(graph.value_carries[part]),
             _measured(metrics, "value", part),
         )
-        for number, role, name, producer, storage, offset, carries, found in zip(*columns):
+        for number, role, name, producer, storage, offset, carries, result in zip(*columns):
             type_ = graph.types[number]
             yield {
                 "role": ROLES[role],
@@ -198,7 +198,7 @@ def _values(graph: Graph, metrics: Metrics) -> Iterator[Record]:
                 "storage": storage,
                 "offset": offset,
                 "carries": carries,
-                "metrics": found,
+                "metrics": result,
             }
 
 
@@ -222,7 +222,7 @@ def _nodes(graph: Graph, metrics: Metrics, calls: Sequence[Record]) -> Iterator[
             graph.node_flags[part].tolist(),
             _measured(metrics, "node", part),
         )
-        for row, (call, phase, scope, site, link, bits, found) in enumerate(zip(*columns)):
+        for row, (call, phase, scope, site, link, bits, result) in enumerate(zip(*columns)):
             read, make = slice(ins[row], ins[row + 1]), slice(outs[row], outs[row + 1])
             yield {
                 "call": call,
@@ -241,7 +241,7 @@ def _nodes(graph: Graph, metrics: Metrics, calls: Sequence[Record]) -> Iterator[
                 "output_slots": out_slot[make],
                 "link": link,
                 "flags": flags[bits],
-                "metrics": found,
+                "metrics": result,
             }
 
 
@@ -307,8 +307,8 @@ def _read_document(document: Record) -> Run:
     columns = {name: _column(name, cells) for name, cells in _cells_of(document, tables).items()}
     graph = Graph(columns, tables)
     graph.check()
-    found = {row["name"]: _metric(document, row) for row in document["metrics"]}
-    metrics = Metrics(found)
+    result = {row["name"]: _metric(document, row) for row in document["metrics"]}
+    metrics = Metrics(result)
     check_metrics(graph, metrics)
     return Run(graph, metrics, map(Limit.from_plain, document["limits"]), dict(document["meta"]))
 

@@ -139,8 +139,8 @@ def _read_all(archive: zipfile.ZipFile) -> Run:
     }
     graph = Graph(columns, tables_from_plain(json.loads(_read(archive, "tables.json"))))
     graph.check()
-    found = [_read_metric(archive, number, entry) for number, entry in enumerate(header["metrics"])]
-    metrics = Metrics({column.name: column for column in found})
+    result = [_read_metric(archive, number, entry) for number, entry in enumerate(header["metrics"])]
+    metrics = Metrics({column.name: column for column in result})
     check_metrics(graph, metrics)
     return Run(graph, metrics, map(Limit.from_plain, header["limits"]), dict(header["meta"]))
 
