@@ -144,7 +144,7 @@ def test_the_bundle_is_what_the_source_builds(tmp_path: Path) -> None:
         VIEWER, tmp_path / "viewer", symlinks=True, ignore=shutil.ignore_patterns("node_modules", ".*")
     )
     (tmp_path / "viewer" / "node_modules").symlink_to(VIEWER / "node_modules")
-    target = tmp_path / "src" / "torch_vis" / "views" / "web"
+    target = tmp_path / "src" / "torch_vis" / "views" / "page"
     target.mkdir(parents=True)
     subprocess.run(
         ["node", "build.mjs"], cwd=tmp_path / "viewer", check=True, capture_output=True, timeout=120

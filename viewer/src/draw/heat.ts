@@ -43,8 +43,8 @@ const SUM = "the sum of all in a box";
 export function absentMeasures(run: Run): [label: string, call: string][] {
   if (run.difference) return [];
   const all: [string, string, string][] = [
-    ["norm", "gradient norm", "t.gradients() before saving"],
-    ["bound", "roofline bound", "t.roofline() before saving"],
+    ["norm", "gradient norm", "save t.with_metrics(t.gradients())"],
+    ["bound", "roofline bound", "save t.with_metrics(t.roofline())"],
     ["relevance", "relevance", "DLBacktrace(…).evaluation(…), then dlb.trace.save(…)"],
   ];
   return all.flatMap(([name, label, call]): [string, string][] => (run.metrics.has(name) ? [] : [[label, call]]));
