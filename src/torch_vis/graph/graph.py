@@ -29,7 +29,7 @@ RowType = TypeVar("RowType", bound="Row")
 
 
 class Row:
-    """A two-slot view: the graph and a row number, equal when both are."""
+    """One row of a graph to read: the graph and the row's number, equal when both are."""
 
     __slots__ = ("graph", "index")
 
