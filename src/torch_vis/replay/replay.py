@@ -74,8 +74,8 @@ class Replay:
         """Execute nodes in the given order.
 
         ``states`` has the random state before each random node; of a node that is not in it the recorded state is used,
-        or the stream goes on, and the state is added. Memory that no later one of these nodes and no result needs is let go, unless
-        ``release`` is off.
+        or the stream goes on, and the state is added. Memory that no later one of these nodes and no result needs is
+        let go, unless ``release`` is off.
         """
         if digests:
             self.digests = {}
