@@ -440,12 +440,13 @@ class _Checkpointed:
         """Where blocks live shorter or longer than in the recorded run, and where copies do."""
         blocks, total = self.blocks, len(self.blocks.birth)
         block, call = self._given()
-        given, result = self._runs(call) * total + block, self._runs(self.made_by) * total + self.made
-        key, index = np.unique(np.concatenate([result, given]), return_inverse=True)
+        # a run and a block in it as one number
+        given, made = self._runs(call) * total + block, self._runs(self.made_by) * total + self.made
+        key, index = np.unique(np.concatenate([made, given]), return_inverse=True)
         run, block = key // total, key % total
         until = blocks.death[block]
-        until[index[: len(result)]] = self.needed  # a block has one call around it in each run
-        np.maximum.at(until, index[len(result) :], self.run.ends[call])
+        until[index[: len(made)]] = self.needed  # a block has one call around it in each run
+        np.maximum.at(until, index[len(made) :], self.run.ends[call])
         other = until != blocks.death[block]
         run, block, until = run[other], block[other], until[other]
         size, copy = blocks.bytes[block], blocks.bytes[self.copied]
@@ -621,8 +622,8 @@ class Steps:
         own = (link >= 0) & (graph.value_producer[value] == link)
         own &= (graph.node_phase[node] == Phase.BACKWARD) & (graph.node_flags[node] & Flag.RECOMPUTE == 0)
         result[link[own]] = link[own] + 1
-        outcome = self.blocks.birth[self.saved.block] == self.saved.link
-        result[self.saved.link[outcome]] = self.saved.link[outcome] + 1
+        own_output = self.blocks.birth[self.saved.block] == self.saved.link
+        result[self.saved.link[own_output]] = self.saved.link[own_output] + 1
         return result
 
     # ---------------------------------------------------------------- when
