@@ -489,15 +489,15 @@ class _Checkpointed:
 
     def before(self, live: Ints | None = None) -> Ints:
         """For each call the bytes alive when it is about to be computed again."""
-        here = np.minimum(self.again, max(0, len(self.graph) - 1))
+        node = np.minimum(self.again, max(0, len(self.graph) - 1))
         copies = self._sums(self.copied_by, self.blocks.bytes[self.copied])
         if live is None:  # each in a run of its own
             run, when, size = self.changes
             past = when <= self.again[run]
-            level: Ints = self.blocks.live[here] + self._sums(run[past], size[past])
+            level: Ints = self.blocks.live[node] + self._sums(run[past], size[past])
         else:
-            level = live[here]
-        result: Ints = level - self.run.made_at[here] - copies
+            level = live[node]
+        result: Ints = level - self.run.made_at[node] - copies
         return result
 
     def _sums(self, call: Ints, size: Ints) -> Ints:
