@@ -116,11 +116,11 @@ class Metrics(Mapping[str, Column]):
         self,
         columns: Mapping[str, Column] | None = None,
         later: Mapping[str, Later] | None = None,
-        versions: Mapping[str, int] | None = None,
+        seen: Mapping[str, int] | None = None,
     ) -> None:
         self._columns = dict(columns or {})
         self._later = dict(later or {})
-        self._versions = dict(versions or {})  # the version at which a column was made
+        self._versions = dict(seen or {})  # the version at which each column was computed
 
     def __getitem__(self, name: str) -> Column:
         if name in self._later:
