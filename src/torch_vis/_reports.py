@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 
 class Question(NamedTuple):
-    """What answers it (``module:class``, made of the run and the options), and the options' names."""
+    """A question about a run: the class of the report that answers it, and the names of the options that it takes."""
 
     target: str
+    """The report's class, as ``module:class``; it is made of the run and the options."""
     options: tuple[str, ...] = ()
     needs_numbers: bool = False
     """Whether a run on shapes alone cannot answer it."""
@@ -39,6 +40,6 @@ EXPLORE = "torch_vis.interfaces.explorer.explorer:explore"
 
 
 def resolved(target: str) -> Any:
-    """What a ``module:name`` of the tables above names."""
+    """The object that a ``module:name`` of the tables above stands for; its module is imported."""
     module, _, name = target.partition(":")
     return getattr(import_module(module), name)

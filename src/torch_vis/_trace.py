@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from torch_vis.views.terminal.config import ExplorerConfig
     from torch_vis.views.text.breaks import Breaks
 
+# the columns that follow from call templates and shapes, by a formula for each operator
 COSTS = ("flops", "macs", "moved_bytes")
 
 
@@ -167,7 +168,7 @@ class Trace(LiveRun):
             raise UsageError(
                 "subgraphs are those of a captured program: trace with via='export' or via='dynamo'"
             )
-        known = {result.name: result for result in program.subgraphs if result.inputs}
+        known = {subgraph.name: subgraph for subgraph in program.subgraphs if subgraph.inputs}
         if name not in known:
             raise no_match("subgraph", name, known)
         captured = run_subgraph(known[name])
@@ -179,7 +180,7 @@ class Trace(LiveRun):
 
         >>> import torch, torch_vis as tv
         >>> t = tv.trace(lambda x: x + 1 if x.sum() > 0 else x, torch.ones(2), via="dynamo")
-        >>> [(found.reason, found.id) for found in t.breaks]
+        >>> [(graph_break.reason, graph_break.id) for graph_break in t.breaks]
         [('Data-dependent branching', 'GB0170')]
         """
         from torch_vis.views.text.breaks import Breaks
@@ -291,8 +292,8 @@ class Trace(LiveRun):
 
         >>> import torch, torch_vis as tv
         >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.LayerNorm(8))
-        >>> found = tv.trace(model, torch.ones(4, 8)).fusion()
-        >>> [(chain.names, chain.saved_bytes) for chain in found.chains]
+        >>> report = tv.trace(model, torch.ones(4, 8)).fusion()
+        >>> [(chain.names, chain.saved_bytes) for chain in report.chains]
         [(('gelu', 'native_layer_norm'), 256)]
         """
         return self._report("fusion")
@@ -508,17 +509,20 @@ class Trace(LiveRun):
 
 
 def with_analyses(graph: Graph, metrics: Metrics) -> Metrics:
-    """The metrics, and what follows from shapes and lifetimes: worked out when it is first asked for."""
+    """The metrics with the columns of ``COSTS`` added, which are computed when one is first asked for."""
 
     def compute() -> Mapping[str, Column]:
         from torch_vis.ops.cost import costs
 
-        result = costs(graph, metrics.get("stored"))
-        return {name: metrics[name].filled(one) if name in metrics else one for name, one in result.items()}
+        computed = costs(graph, metrics.get("stored"))
+        return {
+            name: metrics[name].filled(column) if name in metrics else column
+            for name, column in computed.items()
+        }
 
-    def formulas() -> int:
+    def formulas_version() -> int:
         from torch_vis.ops.cost.registry import version
 
         return version()
 
-    return metrics.with_later(COSTS, compute, version=formulas)
+    return metrics.with_later(COSTS, compute, version=formulas_version)

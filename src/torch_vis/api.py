@@ -106,7 +106,7 @@ def trace(
     ``args`` and ``kwargs`` are the model's. ``backward=True`` goes on with a backward pass from the sum of the floating
     outputs, ``loss=callable`` from ``loss(output)``; gradients are left in ``.grad`` as a backward pass leaves them.
     ``keep=False`` holds no tensors, so that ``check`` is not possible. With ``partial=True``, a model that raises gives
-    the trace of what ran until then, with the exception in ``error``, in the place of raising. With
+    the trace of what ran until then, with the exception in ``error``, instead of raising. With
     ``functions=True``, each call of a public torch function (``torch.nn.functional.conv2d``, ``Tensor.view``) is a
     scope around the operations that it ran; the fused fast path of ``MultiheadAttention`` is then not taken, and
     ``limits`` says so.
@@ -140,13 +140,13 @@ def trace(
     from torch_vis.capture.session import Capture, name_inputs
 
     named = dict(kwargs or {})
-    is_compiled = via != "eager" or dynamic or dynamic_shapes is not None or fullgraph
+    has_frontend = via != "eager" or dynamic or dynamic_shapes is not None or fullgraph
     if repeat and (fake or via != "eager"):
         raise UsageError("repeat= times the model as it runs; leave out fake and via")
     if fake:
         from torch_vis.capture.fake.run import fake_run
 
-        if is_compiled:
+        if has_frontend:
             raise UsageError(
                 "fake=True runs the model as it is; leave out via, dynamic, dynamic_shapes and fullgraph"
             )
@@ -156,7 +156,7 @@ def trace(
     capture = Capture(*modules, keep=keep or bool(repeat), functions=functions)
     capture.inputs = name_inputs(model, args, named)
     captured: Captured | None = None
-    if is_compiled:
+    if has_frontend:
         from torch_vis.capture.compilers.frontends import Options, prepare
 
         options = Options(dynamic, dynamic_shapes, fullgraph)
@@ -183,9 +183,9 @@ def trace(
         run.meta["error"] = _in_one_line(error)
     if repeats is not None:
         assert kept is not None
-        run.metrics, said, timed = repeats.measure(run.graph, run.metrics, kept, error)
-        run.limits += said
-        run.meta |= timed
+        run.metrics, timing_limits, timing_meta = repeats.measure(run.graph, run.metrics, kept, error)
+        run.limits += timing_limits
+        run.meta |= timing_meta
     if captured is not None:
         run.graph = captured.named(run.graph)
         run.limits += captured.limits
@@ -223,7 +223,7 @@ def load(path: PathLike) -> Trace:
 
 
 def _refuse_misuse(model: Any, kwargs: Any, loss: Any, via: Any) -> None:
-    """Raise for what ``trace`` cannot mean to be given."""
+    """Raise for arguments that ``trace`` cannot take."""
     if not callable(model):
         raise NotTraceable(f"trace() takes a module or a callable, not {_describe(model)}")
     if loss is not None and not callable(loss):
@@ -237,7 +237,7 @@ def _refuse_misuse(model: Any, kwargs: Any, loss: Any, via: Any) -> None:
 
 
 def _reader(path: PathLike) -> Any:
-    """The format that a file's ending or else its first byte says."""
+    """The module that reads a file, chosen by its ending or else by its first byte."""
     if not isinstance(path, (str, os.PathLike)):
         raise UsageError(f"load() takes a path, not {_describe(path)}")
     readable = {ending: name for name in READABLE for ending in FORMATS[name].endings}

@@ -29,7 +29,7 @@ from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Role
 
-# a prefix for all names below, and the module
+# a module whose parameters and parts get names, and the prefix of all these names
 Root = tuple[str, torch.nn.Module]
 
 
@@ -140,7 +140,7 @@ class Capture:
         facts.gradients = rec.grad_writes.named(self._leaf_names(facts))
         assembly = assemble(rec, facts)
         graph = assembly.graph
-        # of the recorder's values in the graph
+        # for each of the recorder's values, its number in the graph
         self.numbers = assembly.numbers
         rec.kept.opaque_tensors = {
             int(self.numbers[value]): tensor for value, tensor in rec.kept.opaque_tensors.items()
@@ -177,17 +177,17 @@ class Capture:
     def _paths(self) -> dict[int, str]:
         """A path for every module that was called, from the roots given or else from the outermost modules."""
         rec = self.recorder
-        called = {id(row.owner): number for number, row in enumerate(rec.modules) if number}
+        numbers = {id(row.owner): number for number, row in enumerate(rec.modules) if number}
         self.roots = self.roots or self.outermost_modules()
         paths: dict[int, str] = {}
         for prefix, root in self.roots:
             for name, module in root.named_modules():
-                number = called.get(id(module))
+                number = numbers.get(id(module))
                 if number is not None:
                     paths.setdefault(number, ".".join(part for part in (prefix, name) if part))
         for number, row in enumerate(rec.modules):
             if number and number not in paths:
-                paths[number] = row.path or (row.type if row.kind == "module" else row.path)
+                paths[number] = row.path or (row.type if row.kind == "module" else "")
         return paths
 
     def outermost_modules(self) -> list[Root]:
@@ -207,6 +207,7 @@ class Capture:
         return roots
 
     def _named(self) -> list[NamedTensor]:
+        """Every tensor that the program has a name for: parameters, buffers, optimizer state, inputs, gradients."""
         named: list[NamedTensor] = []
         for (prefix, root), parameters in zip(self.roots, self._named_parameters):
             for name, parameter in parameters:
@@ -249,6 +250,7 @@ class Capture:
         return [(f"constant.{number}", tensor) for number, tensor in tensors if tensor is not None]
 
     def _results(self, facts: RunFacts) -> list[ResultTensor]:
+        """What the run leaves behind: its outputs, the gradients that it made, and the outside state that it wrote."""
         rec = self.recorder
         results = [
             ResultTensor(name, "output", self._substitute(tensor))
@@ -262,10 +264,10 @@ class Capture:
             gradient = _gradient(tensor)
             if gradient is not None and id(gradient) not in gradients:
                 for part_name, part in named_tensors(gradient, f"{name}.grad"):
-                    seen = self._substitute(part)
-                    if rec.knows(seen):
-                        results.append(ResultTensor(part_name, "gradient", seen))
-                        gradients.add(id(seen))
+                    recorded = self._substitute(part)
+                    if rec.knows(recorded):
+                        results.append(ResultTensor(part_name, "gradient", recorded))
+                        gradients.add(id(recorded))
         for name, tensor in externals:
             if id(tensor) not in gradients and rec.was_written(tensor):
                 results.append(ResultTensor(names.get(id(tensor), name), "state", tensor))
@@ -281,6 +283,7 @@ class Capture:
         return names
 
     def _keep_results(self, facts: RunFacts) -> None:
+        """Keep the results for ``check``, and the versions of all named tensors, to notice later writes to them."""
         kept = self.recorder.kept
         for number, (name, _, tensor) in enumerate(facts.results):
             kept.results[number] = _without_history(tensor)
@@ -318,6 +321,7 @@ def _join(prefix: str, name: str) -> str:
 
 
 def _parts(name: str, tensor: torch.Tensor, role: Role) -> list[NamedTensor]:
+    """A named tensor, or the tensors inside it where it is a wrapper (a DTensor, say)."""
     return [NamedTensor(part_name, part, role) for part_name, part in named_tensors(tensor, name)]
 
 

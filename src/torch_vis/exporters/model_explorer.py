@@ -81,8 +81,8 @@ def _write(
     for record in explorer.nodes():
         file.write(separator + text(record))
         separator = b",\n"
-    said = {**meta, **({"limits": "\n".join(limits)} if limits else {})}
-    groups = {"": {str(key): str(value) for key, value in said.items()}, **explorer.groups()}
+    facts = {**meta, **({"limits": "\n".join(limits)} if limits else {})}
+    groups = {"": {str(key): str(value) for key, value in facts.items()}, **explorer.groups()}
     file.write(b'\n],"groupNodeAttributes":' + text(groups) + b"}]}\n")
 
 

@@ -173,12 +173,12 @@ class _Words:
         ]
 
     def of(self, node: int) -> str:
-        call, site, result = self.call[node], self.site[node], self.made[node]
+        call, site, output_type = self.call[node], self.site[node], self.made[node]
         facts = [f'"call":{self.calls[call]},"module":{self.paths[self.module[node]]},"node":{node}']
         if site >= 0:
             facts.append(f'"source":{self.sites[site]}')
-        if result >= 0:
-            facts.append(f'"output":{self.types[result]}')
+        if output_type >= 0:
+            facts.append(f'"output":{self.types[output_type]}')
         for name, values, known in self.figures:
             if known is None or known[node]:
                 facts.append(f"{name}:{values[node]}")

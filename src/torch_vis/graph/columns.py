@@ -111,8 +111,8 @@ class Columns:
         first = np.full(len(self), -1, dtype=np.int64)
         for chosen in (self.out_slot == -1, self.out_slot == 0):  # the later one counts
             first[self.out_node[chosen]] = self.out_value[chosen]
-        some = (np.diff(self.out_start) > 0) & (first < 0)
-        first[some] = self.out_value[self.out_start[:-1][some]]
+        others = (np.diff(self.out_start) > 0) & (first < 0)
+        first[others] = self.out_value[self.out_start[:-1][others]]
         return first
 
     def edges(self, *, shape: bool = True) -> tuple[Ints, Ints, Ints, Ints]:
@@ -244,6 +244,7 @@ def find(
 
 
 def _scopes(graph: Columns, pattern: str) -> Bools:
+    """Which scopes are calls of modules whose path matches, or lie inside one."""
     paths = [module.path for module in graph.modules]
     matches = _matcher(pattern)
     hit = np.array([matches(path) for path in paths], dtype=bool)
@@ -253,18 +254,20 @@ def _scopes(graph: Columns, pattern: str) -> Bools:
 
 
 def _calls(graph: Columns, pattern: str) -> Ints:
+    """Which call templates are of an operator whose name matches."""
     matches = _matcher(pattern)
     names = ((call.op, call.op.partition(".")[0], short_name(call.op)) for call in graph.calls)
     return np.array([any(map(matches, name)) for name in names], dtype=bool).reshape(len(graph.calls))
 
 
 def _makes(graph: Columns, pattern: str) -> Ints:
+    """Which nodes make a value whose element type matches."""
     matches = _matcher(pattern)
     hit = np.array([matches(row.dtype) for row in graph.types], dtype=bool).reshape(len(graph.types))
     mask = np.zeros(len(graph), dtype=bool)
     if len(graph.out_value):
-        result = graph.out_value[hit[graph.value_type[graph.out_value]]]
-        mask[graph.value_producer[result]] = True
+        matching = graph.out_value[hit[graph.value_type[graph.out_value]]]
+        mask[graph.value_producer[matching]] = True
     return mask
 
 

@@ -11,7 +11,7 @@ from torch_vis.graph.types import Bools, Ints
 
 
 def follow(target: Ints) -> Ints:
-    """For each row the last one that a chain of ``target`` leads to; a row that points to itself ends a chain.
+    """For each row the end of the chain that ``target`` leads it along; a row that points to itself ends a chain.
 
     >>> follow(np.array([0, 0, 1, 3, 2])).tolist()
     [0, 0, 0, 3, 0]
@@ -30,18 +30,20 @@ def plain_views(graph: Columns) -> Bools:
 
 
 def bases(graph: Columns, views: Bools, *, by_argument: bool = False) -> Ints:
-    """For each value that one of some views makes, the value that it is a view of; for all others, itself.
+    """For each value that one of the operations ``views`` makes, the value that it is a view of; for others, itself.
 
     That is the value whose bytes the view reads, which may have been written through another view since. With
     ``by_argument`` it is the view's first argument, whatever was written since.
     """
-    taken = graph.in_slot == 0 if by_argument else graph.in_kind != Kind.SHAPE
-    rows = np.flatnonzero(views[graph.in_node] & taken)[::-1]
-    read = np.full(len(graph), -1, dtype=np.int64)
-    read[graph.in_node[rows]] = graph.in_value[rows]  # of several the first one stays
+    is_viewed = graph.in_slot == 0 if by_argument else graph.in_kind != Kind.SHAPE
+    rows = np.flatnonzero(views[graph.in_node] & is_viewed)[::-1]
+    viewed = np.full(len(graph), -1, dtype=np.int64)  # by node
+    viewed[graph.in_node[rows]] = graph.in_value[
+        rows
+    ]  # the rows are reversed, so of several the first one stays
     base = np.arange(len(graph.value_type), dtype=np.int64)
-    shown = read[graph.out_node] >= 0
-    base[graph.out_value[shown]] = read[graph.out_node[shown]]
+    of_views = viewed[graph.out_node] >= 0
+    base[graph.out_value[of_views]] = viewed[graph.out_node[of_views]]
     return base
 
 
@@ -70,7 +72,7 @@ def outputs_by_slot(graph: Columns, node: int) -> dict[int, int]:
 
 
 def parameters_used(graph: Columns) -> Column:
-    """For each operation how many parameters it is the first of the forward pass to use.
+    """For each operation how many elements of parameters it is the first of the forward pass to use.
 
     A view hands its parameter on: the weight of a ``Linear`` counts at the product, not at the transposition before it.
     A parameter that nothing but views ever touches counts at the first of them.
@@ -78,8 +80,8 @@ def parameters_used(graph: Columns) -> Column:
     counts = np.zeros(len(graph), dtype=np.int64)
     views = plain_views(graph)
     reader, value = graph.in_node, roots(graph, views)[graph.in_value]
-    outside = (graph.value_role[value] == Role.PARAMETER) & (graph.value_producer[value] < 0)
-    rows = np.flatnonzero(outside & (graph.node_phase[reader] == Phase.FORWARD))
+    is_parameter = (graph.value_role[value] == Role.PARAMETER) & (graph.value_producer[value] < 0)
+    rows = np.flatnonzero(is_parameter & (graph.node_phase[reader] == Phase.FORWARD))
     rows = rows[np.lexsort((rows, views[reader[rows]]))]  # real use before views, then in order
     value = value[rows]
     tensors = np.stack([graph.value_storage[value], graph.value_offset[value], graph.value_type[value]])

@@ -29,7 +29,7 @@ RowType = TypeVar("RowType", bound="Row")
 
 
 class Row:
-    """A two-slot view: the graph and a row number, equal when both are."""
+    """One row of a graph to read: the graph and the row's number, equal when both are."""
 
     __slots__ = ("graph", "index")
 
@@ -144,9 +144,9 @@ class Node(Row):
     def format(self) -> str:
         """The operation as one line of code: ``%12 = add(%10, 1.0)``."""
         names = {slot: f"%{value.index}" for slot, value in enumerate(self.inputs)}
-        result = ", ".join(f"%{value.index}" for value in self.outputs)
+        outputs = ", ".join(f"%{value.index}" for value in self.outputs)
         text = self.call.format(lambda slot: names.get(slot, f"%?{slot}"))
-        return f"{result} = {text}" if result else text
+        return f"{outputs} = {text}" if outputs else text
 
     def __repr__(self) -> str:
         where = f" in {self.path}" if self.path else ""

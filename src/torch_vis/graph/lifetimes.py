@@ -263,8 +263,8 @@ class Lifetimes:
 
         Their sum is the column ``live_bytes``.
         """
-        start, result, freed = self._flows
-        alive: Ints = start[:, None] + np.cumsum(result - freed, axis=1)
+        start, allocated, freed = self._flows
+        alive: Ints = start[:, None] + np.cumsum(allocated - freed, axis=1)
         return alive
 
     @cached_property

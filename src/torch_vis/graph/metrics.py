@@ -54,8 +54,10 @@ class Column:
             return sums.tolist(), np.zeros(count, dtype=bool)
         known = self.known if rows is None else self.known[rows]
         np.add.at(sums, group[known], values[known])
-        some, gaps = (np.bincount(group[mask], minlength=count) > 0 for mask in (known, ~known))
-        cells = [None if gap and not any_ else cell for cell, any_, gap in zip(sums.tolist(), some, gaps)]
+        covered, gaps = (np.bincount(group[mask], minlength=count) > 0 for mask in (known, ~known))
+        cells = [
+            None if gap and not some else total for total, some, gap in zip(sums.tolist(), covered, gaps)
+        ]
         return cells, gaps
 
     def filled(self, other: Column) -> Column:
@@ -91,7 +93,7 @@ Compute = Callable[[], Mapping[str, Column]]
 
 
 class Later(NamedTuple):
-    """How columns are made when they are first asked for, and by what number it shows that they would be others now."""
+    """Columns that are computed when one is first asked for, and again when ``version()`` has changed since."""
 
     compute: Compute
     version: Callable[[], int] | None = None
@@ -108,7 +110,7 @@ class Metrics(Mapping[str, Column]):
     8
     """
 
-    __slots__ = ("_columns", "_later", "_seen")
+    __slots__ = ("_columns", "_later", "_versions")
 
     def __init__(
         self,
@@ -118,11 +120,11 @@ class Metrics(Mapping[str, Column]):
     ) -> None:
         self._columns = dict(columns or {})
         self._later = dict(later or {})
-        self._seen = dict(seen or {})  # the version at which a column was made
+        self._versions = dict(seen or {})  # the version at which each column was computed
 
     def __getitem__(self, name: str) -> Column:
         if name in self._later:
-            self._make(self._later[name], name)
+            self._compute(self._later[name], name)
         try:
             return self._columns[name]
         except KeyError:
@@ -133,16 +135,16 @@ class Metrics(Mapping[str, Column]):
         return {name: self[name] for name in self}, {}, {}
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self._columns, self._later, self._seen = state
+        self._columns, self._later, self._versions = state
 
-    def _make(self, later: Later, name: str) -> None:
-        """Make a column and those that come with it, unless they are as they would be made now."""
+    def _compute(self, later: Later, name: str) -> None:
+        """Compute a column, and those that come with it, unless it is there and its version is the current one."""
         version = 0 if later.version is None else later.version()
-        if name in self._columns and self._seen.get(name) == version:
+        if name in self._columns and self._versions.get(name) == version:
             return
         for column in later.compute().values():
             if self._later.get(column.name) is later:
-                self._columns[column.name], self._seen[column.name] = column, version
+                self._columns[column.name], self._versions[column.name] = column, version
 
     def get(self, name: str, default: Any = None) -> Any:
         """A column, or the default where there is none of that name."""
@@ -161,26 +163,26 @@ class Metrics(Mapping[str, Column]):
 
     def with_column(self, column: Column) -> Metrics:
         """These columns and one more; the original is left as it is."""
-        later = {name: one for name, one in self._later.items() if name != column.name}
-        return Metrics({**self._columns, column.name: column}, later, self._seen)
+        others = {name: later for name, later in self._later.items() if name != column.name}
+        return Metrics({**self._columns, column.name: column}, others, self._versions)
 
     def with_later(
         self, names: Iterable[str], compute: Compute, *, version: Callable[[], int] | None = None
     ) -> Metrics:
         """These columns and others that ``compute`` makes when one of them is first asked for.
 
-        They are made again when ``version()`` has changed. With a version, a column that is there and has rows that
-        are not known is made as well: ``compute`` is then to keep the rest.
+        They are made again when ``version()`` has changed. With a version, ``compute`` also replaces a column that is
+        there but has unknown rows, and has to keep the rows that are known.
 
         >>> metrics = Metrics().with_later(["flops"], lambda: {"flops": Column("flops", np.array([6]))})
         >>> metrics["flops"].total()
         6
         """
-        outcome, result = Later(compute, version), self._columns
-        wanted = [
-            name for name in names if name not in result or (version is not None and result[name].uncovered)
+        later, columns = Later(compute, version), self._columns
+        computed = [
+            name for name in names if name not in columns or (version is not None and columns[name].uncovered)
         ]
-        return Metrics(result, {**self._later, **dict.fromkeys(wanted, outcome)}, self._seen)
+        return Metrics(columns, {**self._later, **dict.fromkeys(computed, later)}, self._versions)
 
     def at_hand(self) -> Metrics:
         """The columns that exist already: what was measured, and what has been computed since."""
@@ -196,19 +198,19 @@ class Metrics(Mapping[str, Column]):
 
 
 class MetricInfo(NamedTuple):
-    """What a person is told of a metric: its name in words, its unit, and whether its figures may be added up."""
+    """How a metric is shown to a person: its name in words, its unit, and whether its figures may be added up."""
 
     label: str
     unit: str = ""  # "ns", "B", "FLOP", "count" (1.5 K), "share" (0 to 1); "" for a plain number
     is_summed: bool = True  # the figures of several operations may be added up
     is_heat: bool = True  # boxes may be coloured by the sum of it
     heat_label: str = ""  # what it is called there, if not by its label
-    is_rare: bool = False  # most operations have none, and it is told of the others only
+    is_rare: bool = False  # most operations have none, and it is shown for the others only
     difference_of: str = ""  # in a comparison, the metric of which this is B − A
 
 
 def _state(label: str, unit: str = "") -> MetricInfo:
-    """Of a metric that says how things stand, so that figures of several operations are not added up."""
+    """A metric that describes a state or a moment, so that figures of several operations are not added up."""
     return MetricInfo(label, unit, is_summed=False, is_heat=False)
 
 

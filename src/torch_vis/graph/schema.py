@@ -148,8 +148,8 @@ class Site(NamedTuple):
         >>> Site("/usr/lib/python3/site-packages/timm/layers/mlp.py", 40, "forward").short
         'timm/layers/mlp.py:40 in forward'
         """
-        _, result, inside = self.file.replace("\\", "/").rpartition("/site-packages/")
-        return str(self._replace(file=inside)) if result else str(self)
+        _, separator, inside = self.file.replace("\\", "/").rpartition("/site-packages/")
+        return str(self._replace(file=inside)) if separator else str(self)
 
 
 class Module(NamedTuple):
@@ -157,14 +157,14 @@ class Module(NamedTuple):
 
     path: str
     type: str
-    kind: str = "module"
+    kind: str = "module"  # or "function", "optimizer", "operator", "compiled", "run"
 
 
 class ResultRow(NamedTuple):
     """One thing the run gave back: an output, a gradient, or state it changed."""
 
     name: str
-    kind: str
+    kind: str  # "output", "gradient" or "state"
 
 
 class Spec(NamedTuple):
@@ -201,7 +201,7 @@ COLUMNS: dict[str, Spec] = {
     "value_carries": Spec(np.int32, "value", "value", optional=True),
     "value_name": Spec(np.int32, "value", "name", optional=True),
     "value_role": Spec(np.int8, "value"),
-    # one row per block of memory; it dies before the node of that number, or with number of nodes + 1 not at all
+    # one row per block of memory; it is freed before node ``storage_death`` runs, or never: number of nodes + 1
     "storage_bytes": Spec(np.int64, "storage"),
     "storage_birth": Spec(np.int32, "storage", "node", optional=True),
     "storage_death": Spec(np.int32, "storage"),
@@ -216,4 +216,5 @@ COLUMNS: dict[str, Spec] = {
     "result_kind": Spec(np.int8, "result_input"),
 }
 
+# the interned records that columns point into, by the name of the table
 TABLES = ("calls", "types", "sites", "modules", "names", "devices", "results")

@@ -54,11 +54,11 @@ class Tree:
 
     @cached_property
     def enter(self) -> Ints:
-        """Numbers that make ``enter[a] <= enter[b] < leave[a]`` true exactly when b is a, or inside it."""
+        """Positions in depth-first order: ``enter[a] <= enter[b] < leave[a]`` exactly when b is a, or inside it."""
         sizes = self.size.tolist()
         enter: list[int] = []
-        free: list[int] = []
-        outermost = 0
+        free: list[int] = []  # the next free position inside each row
+        outermost = 0  # the next free position for an outermost row
         for row, parent in enumerate(self.parent.tolist()):
             if parent >= 0:
                 enter.append(free[parent])
@@ -103,29 +103,29 @@ class Tree:
     # ---------------------------------------------------------------- relations
 
     def around_some(self, rows: Bools) -> Bools:
-        """Which rows are, or have inside them, one of some."""
+        """Which rows are among ``rows``, or have one of them inside."""
         result = rows.copy()
         for level in reversed(self.levels[1:]):
             result[self.parent[level[result[level]]]] = True
         return result
 
     def inside_some(self, rows: Bools) -> Bools:
-        """Which rows are, or lie inside, one of some."""
+        """Which rows are among ``rows``, or lie inside one of them."""
         result = rows.copy()
         for level in self.levels[1:]:
             result[level] |= result[self.parent[level]]
         return result
 
     def nearest(self, rows: Bools) -> Ints:
-        """For each row the innermost of some that is itself or around it, -1 for none."""
+        """For each row the innermost of ``rows`` that is the row itself or around it, -1 for none."""
         nearest = np.where(rows, np.arange(len(self)), -1)
         for level in self.levels[1:]:
-            left = level[~rows[level]]
-            nearest[left] = nearest[self.parent[left]]
+            others = level[~rows[level]]
+            nearest[others] = nearest[self.parent[others]]
         return nearest
 
     def common(self, a: Ints, b: Ints) -> Ints:
-        """The innermost row around both of two rows, which must be inside one outermost row; pair by pair."""
+        """The innermost row around both ``a[i]`` and ``b[i]``, for each i; both must be inside one outermost row."""
         a, b = a.copy(), b.copy()
         while (different := a != b).any():
             up = different & (self.depth[a] >= self.depth[b])
@@ -136,7 +136,7 @@ class Tree:
     def outermost(self, group: Sequence[int] | Ints) -> Bools:
         """Which rows lie inside no other row of their group."""
         groups = np.asarray(group).tolist()
-        running: Counter[int] = Counter()
+        running: Counter[int] = Counter()  # how many rows of each group are around the current one
         outermost = np.ones(len(self), dtype=bool)
         stack = [(int(row), False) for row in np.flatnonzero(self.parent < 0)[::-1]]
         while stack:
@@ -176,7 +176,7 @@ class ScopeTree(Tree):
         self._graph = graph
 
     def of_nodes(self, values: Array, nodes: Array | None = None) -> Array:
-        """The sum of operations' figures over each scope's own operations, of all or of some of them.
+        """The sum of ``values`` over the operations directly in each scope, of all operations or of some.
 
         ``values`` has a row for each operation of the graph; ``nodes`` chooses some by number or by mask.
         """
@@ -232,33 +232,42 @@ class ScopeTree(Tree):
         """
         backward_only = self._only_in_backward(self._graph.node_phase == Phase.BACKWARD).tolist()
         modules, around = self._graph.scope_module.tolist(), self._modules_around()
-        calls: dict[int, list[int]] = defaultdict(list)  # of each module, in forward
-        inside: dict[tuple[int, int], list[int]] = defaultdict(list)  # the same, by the call around them
-        passed: Counter[int] = Counter()  # how many of them backward has come by, from the last on
+        calls: dict[int, list[int]] = defaultdict(list)  # the forward calls of each module
+        calls_inside: dict[tuple[int, int], list[int]] = defaultdict(
+            list
+        )  # the same, by (call around, module)
+        passed: Counter[int] = (
+            Counter()
+        )  # how many forward calls of each module backward has come by, last first
         first: dict[int, int] = {}
         for stretch in self._stretches(backward_only, around):
             passed += Counter(
                 modules[scope]
                 for scope in stretch
-                if backward_only[scope] and not _is(backward_only, around[scope])
+                if backward_only[scope] and not _is_marked(backward_only, around[scope])
             )
-            seen: Counter[tuple[int, int]] = Counter()
+            seen: Counter[tuple[int, int]] = (
+                Counter()
+            )  # calls so far in this stretch, by (call around, module)
             for scope in stretch:
-                module, outside = modules[scope], around[scope]
+                module, outer = modules[scope], around[scope]
                 if not backward_only[scope]:
                     calls[module].append(scope)
-                    inside[outside, module].append(scope)
+                    calls_inside[outer, module].append(scope)
                     continue
+                # inside a call of backward: the calls inside the forward call that it stands for; else all calls of
+                # the module, from the one that backward has come to
                 begin = 0
-                left = inside.get((first.get(outside, -1), module)) if _is(backward_only, outside) else None
-                if left is None:
-                    left = calls[module]
-                    begin = max(len(left) - passed[module], 0)
+                in_backward = _is_marked(backward_only, outer)
+                candidates = calls_inside.get((first.get(outer, -1), module)) if in_backward else None
+                if candidates is None:
+                    candidates = calls[module]
+                    begin = max(len(candidates) - passed[module], 0)
                 elif not self.recomputed[scope]:
-                    left = left[::-1]
-                if left:  # what is run once more than it was stands for the last one again
-                    first[scope] = left[min(begin + seen[outside, module], len(left) - 1)]
-                seen[outside, module] += 1
+                    candidates = candidates[::-1]
+                if candidates:  # a call more than forward made stands for the last one again
+                    first[scope] = candidates[min(begin + seen[outer, module], len(candidates) - 1)]
+                seen[outer, module] += 1
         return first
 
     @cached_property
@@ -285,24 +294,24 @@ class ScopeTree(Tree):
         return around
 
     def _stretches(self, backward_only: list[bool], around: list[int]) -> list[list[int]]:
-        """Calls of modules as they were made: one of forward by itself, those of backward with no gradient between."""
+        """Calls of modules in order: each of forward alone, those of backward grouped where no gradient is between."""
         graph = self._graph
         count = len(graph.node_scope)
-        plain = (graph.node_phase == Phase.BACKWARD) & (graph.node_flags & Flag.RECOMPUTE == 0)
-        passed = np.concatenate([[0], np.cumsum(plain)])
-        begins = np.full(len(self), count, dtype=np.int64)
-        np.minimum.at(begins, graph.node_scope, np.arange(count))
-        begin = self.inclusive(begins, np.minimum).tolist()
+        is_gradient = (graph.node_phase == Phase.BACKWARD) & (graph.node_flags & Flag.RECOMPUTE == 0)
+        gradients_before = np.concatenate([[0], np.cumsum(is_gradient)])
+        own_first = np.full(len(self), count, dtype=np.int64)
+        np.minimum.at(own_first, graph.node_scope, np.arange(count))
+        first_node = self.inclusive(own_first, np.minimum).tolist()
         stretches: list[list[int]] = []
-        last = -1
+        last = -1  # of the call before: how many gradients came before it, -1 for a call of forward
         for scope in np.flatnonzero(self.is_module).tolist():
             if not backward_only[scope]:
                 position = -1
-            elif begin[scope] == count or _is(backward_only, around[scope]):
-                # one that runs nothing is as those before it, and what is inside belongs to what is around
+            elif first_node[scope] == count or _is_marked(backward_only, around[scope]):
+                # a call that runs nothing goes with those before it, and one inside another with that one
                 position = last
             else:
-                position = int(passed[begin[scope]])
+                position = int(gradients_before[first_node[scope]])
             if position < 0 or position != last:
                 stretches.append([])
             stretches[-1].append(scope)
@@ -312,13 +321,13 @@ class ScopeTree(Tree):
     def _only_in_backward(self, chosen: Bools) -> Bools:
         """Whether a scope is a call of a module with some of the chosen operations, and none of a forward pass."""
         graph = self._graph
-        some, forward, any_ = (
+        has_chosen, has_forward, has_any = (
             self.around_some(np.bincount(graph.node_scope[nodes], minlength=len(self)) > 0)
             for nodes in (chosen, graph.node_phase != Phase.BACKWARD, np.ones(len(chosen), dtype=bool))
         )
         kinds = np.array([module.kind in ("module", "compiled") for module in graph.modules], dtype=bool)
-        marks: list[bool] = (some & ~forward & kinds[graph.scope_module]).tolist()
-        _mark_empty(graph.scope_module.tolist(), self.parent.tolist(), any_.tolist(), marks)
+        marks: list[bool] = (has_chosen & ~has_forward & kinds[graph.scope_module]).tolist()
+        _mark_empty(graph.scope_module.tolist(), self.parent.tolist(), has_any.tolist(), marks)
         return np.array(marks, dtype=bool)
 
 
@@ -331,19 +340,20 @@ def inner_path(path: str, above: str) -> str:
     return path[len(above) + 1 :] if above and path.startswith(above + ".") else path
 
 
-def _is(marks: list[bool], scope: int) -> bool:
+def _is_marked(marks: list[bool], scope: int) -> bool:
+    """Whether a scope is marked; -1 stands for no scope."""
     return scope >= 0 and marks[scope]
 
 
-def _mark_empty(modules: list[int], parents: list[int], any_: list[bool], marks: list[bool]) -> None:
+def _mark_empty(modules: list[int], parents: list[int], has_any: list[bool], marks: list[bool]) -> None:
     """Mark the scopes without operations that are inside a marked call or beside one."""
-    last: dict[int, bool] = {}  # by parent: what the sibling before was
-    waiting: dict[int, list[int]] = {}
-    seen: set[int] = set()
+    last: dict[int, bool] = {}  # by parent: whether the sibling before is marked
+    waiting: dict[int, list[int]] = {}  # by parent: empty scopes that the next sibling decides
+    seen: set[int] = set()  # modules that were called before
     for scope, (module, parent) in enumerate(zip(modules, parents)):
         if parent >= 0 and marks[parent]:
             marks[scope] = True
-        elif any_[scope]:
+        elif has_any[scope]:
             for empty in waiting.pop(parent, []):
                 marks[empty] = marks[scope]
             last[parent] = marks[scope]

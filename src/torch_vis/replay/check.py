@@ -18,6 +18,7 @@ from torch_vis.replay.perturb import EXTREMES, PERTURBATIONS, Change, scramble
 from torch_vis.replay.replay import Replay, ReplayPlan, flat, quiet, same_bits, where
 
 Progress = Callable[[str], None]
+# how many outputs get a pruned replay each of their own
 SINGLE_RESULTS = 4
 
 
@@ -25,10 +26,15 @@ class CheckResult(NamedTuple):
     """What a successful check did."""
 
     operations: int
+    """How many operations the run has."""
     results: int
+    """How many outputs, gradients and changed state were compared."""
     pruned: int
+    """How many operations were left, and replayed, when pruned to what leads to the results."""
     shuffles: int
+    """How many random orders were replayed."""
     inputs: int | None
+    """How many pairs of an input and an output were proved; None where inputs were not perturbed."""
 
     def __str__(self) -> str:
         if not self.results:
@@ -77,15 +83,20 @@ def check(
 
 
 class _Oracle:
+    """Replays one trace in different ways; a result is known by its number in ``graph.results``."""
+
     def __init__(self, graph: Graph, held: KeptTensors, progress: Progress) -> None:
         self.graph = graph
         self.held = held
         self.progress = progress
         self.plan = ReplayPlan(graph, held)
+        # the random state before each random node, as the first replay leaves it
         self.states: dict[int, Any] = {}
+        # all results
         self.everything = list(range(len(graph.results)))
 
     def in_order(self) -> None:
+        """Replay every operation in order: this proves the call templates."""
         self.progress("replay in order")
         replay = Replay(self.graph, self.held, self.plan)
         replay.run(range(len(self.graph)), states=self.states)
@@ -94,18 +105,20 @@ class _Oracle:
             self._explain_in_order(wrong)
 
     def pruned(self) -> int:
+        """Replay only what the edges say leads to some results; gives how many operations lead to all of them."""
         outputs = [r for r in self.everything if self.graph.results[r].kind == "output"]
         groups = {tuple(group) for group in (outputs, *([r] for r in outputs[:SINGLE_RESULTS]))} - {()}
-        fewest = len(self.graph)
+        leading = len(self.graph)
         for group in (self.everything, *map(list, sorted(groups))):
             self.progress("replay pruned to what the edges say matters")
             needed, taken = self._ancestors(group)
             nodes = np.flatnonzero(needed).tolist()
             self._run_and_compare(nodes, group, "pruned to what its edges say leads to the result", taken)
-            fewest = min(fewest, len(nodes)) if group is self.everything else fewest
-        return fewest
+            leading = len(nodes) if group is self.everything else leading
+        return leading
 
     def shuffled(self, chance: random.Random) -> None:
+        """Replay every operation in a random order that the edges allow."""
         self.progress("replay in a random order")
         self._run_and_compare(
             random_order(len(self.graph), self.plan, chance),
@@ -122,10 +135,10 @@ class _Oracle:
         pairs = 0
         for value in self._input_values():
             self.progress(f"perturb {graph.values[value].name or value}")
-            alike = np.flatnonzero(
+            same_memory = np.flatnonzero(
                 (graph.value_storage == graph.value_storage[value]) & (graph.value_producer < 0)
             )
-            connected = {r for r in outputs if taken[r][alike].any()}
+            connected = {r for r in outputs if taken[r][same_memory].any()}
             unproved = set(connected)
             for change in PERTURBATIONS:
                 try:
@@ -156,6 +169,7 @@ class _Oracle:
     # ---------------------------------------------------------------- parts
 
     def _run_and_compare(self, nodes: list[int], results: list[int], how: str, taken: Any = None) -> None:
+        """Replay some nodes and compare some results; ``taken`` marks the values that the edges say are needed."""
         replay = self._start(taken)
         try:
             replay.run(nodes, states=self.states)
@@ -189,18 +203,19 @@ class _Oracle:
         return replay
 
     def _explain_in_order(self, wrong: list[int]) -> None:
+        """Raise for results that differ in order: an operation is not deterministic, or the recording is wrong."""
         runs = []
         for _ in range(2):
             replay = Replay(self.graph, self.held, self.plan)
             replay.run(range(len(self.graph)), states=self.states, digests=True)
             assert replay.digests is not None
             runs.append(replay.digests)
-        names_of = self.graph.calls
+        calls = self.graph.calls
         unsteady = next(
             (
                 n
                 for n in runs[0]
-                if runs[0][n] != runs[1][n] and "empty" not in names_of[self.graph.node_call[n]].op
+                if runs[0][n] != runs[1][n] and "empty" not in calls[self.graph.node_call[n]].op
             ),
             None,
         )
@@ -228,6 +243,7 @@ class _Oracle:
         return replay.tensor(self.graph.outcomes[result].value.index)
 
     def _ancestors(self, results: list[int]) -> tuple[Any, Any]:
+        """Which nodes lead to some results, and which values are taken on the way."""
         sources = [pair for r in results for pair in self.graph.outcomes[r].sources()]
         return self.graph.ancestors(sources)
 
@@ -247,6 +263,7 @@ class _Oracle:
         ]
 
     def _replay_all(self, change: tuple[int, Change] | None) -> Replay:
+        """A replay of every operation, with the value of an input changed where one is given."""
         replay = Replay(self.graph, self.held, self.plan)
         if change is not None:
             value, perturb = change
@@ -313,8 +330,8 @@ def passes(
 def _own_sources(graph: Graph, goal: int) -> list[tuple[int, int]]:
     """What a result rests on, as far as it lies in the result's own memory: it cannot rest on anything else."""
     sources = graph.outcomes[goal].sources()
-    home = graph.value_storage[sources[0][0]]
-    return [pair for pair in sources if graph.value_storage[pair[0]] == home]
+    own_storage = graph.value_storage[sources[0][0]]
+    return [pair for pair in sources if graph.value_storage[pair[0]] == own_storage]
 
 
 def _reached_reads(graph: Graph, node: int, reached: Any) -> list[tuple[int, int]]:
@@ -324,6 +341,7 @@ def _reached_reads(graph: Graph, node: int, reached: Any) -> list[tuple[int, int
 
 
 def _holds(graph: Graph, pairs: Sequence[tuple[int, int]], reached: Any) -> bool:
+    """Whether one of these ``(value, kind)`` reads takes bytes of a value that a change has reached."""
     for value, kind in pairs:
         if kind == Kind.SHAPE:
             continue
@@ -341,6 +359,7 @@ def _moves(
     changes: Sequence[Change],
     states: dict[int, Any],
 ) -> bool:
+    """Whether a change of what a node reads can change what it makes."""
     plain = _results(replay, node, states, seed=None, changed=())
     for change in (*changes, *EXTREMES):
         if plain is not None and _differ(
@@ -382,9 +401,9 @@ def _results(
                     tensor.copy_(change(tensor.clone()))
             tensors = [replay.tensor(value).clone() for value in arguments]
             args, kwargs = plan.prepared(node).arguments(tensors)
-            random = plan.generator(node) if graph.node_flags[node] & Flag.RANDOM else None
-            if random is not None and node in states:
-                random.set_state(states[node])
+            drawn_from = plan.generator(node) if graph.node_flags[node] & Flag.RANDOM else None
+            if drawn_from is not None and node in states:
+                drawn_from.set_state(states[node])
             returned = list(flat(plan.prepared(node).run(*args, **kwargs)))
             rows = range(*graph.output_span(node))
             written = [tensors[-1 - graph.out_slot[row]] for row in rows if graph.out_slot[row] < 0]

@@ -17,7 +17,6 @@ from torch_vis.graph.schema import Role
 if TYPE_CHECKING:
     from torch_vis.capture.compilers.program import Program
     from torch_vis.capture.kept_tensors import KeptTensors
-    from torch_vis.graph.graph import Graph
     from torch_vis.graph.metrics import Metrics
 
 
@@ -35,15 +34,16 @@ class CallSignature:
         self._target = _like(target)
         named = flatten(self._target, args, kwargs)
         self.names = [name for name, _ in named]
+        # by name: element type, shape and device
         self.given = {name: (tensor.dtype, _shape(tensor), tensor.device) for name, tensor in named}
         self._literals = _literals(args, kwargs)
         leaves, self.spec = pytree.tree_flatten((args, dict(kwargs)))
-        by_tensor = {
-            id(tensor): name for name, tensor in reversed(named)
-        }  # one given twice has its first name
+        # reversed, so that a tensor given twice has its first name
+        by_tensor = {id(tensor): name for name, tensor in reversed(named)}
         self.leaves = [by_tensor.get(id(leaf)) for leaf in leaves]
         """The leaves of the arguments: the name of each that is a tensor, None for what is not."""
         first: dict[int, str] = {}
+        # for each input the first one that was the same tensor: itself, mostly
         self.same = {name: first.setdefault(id(tensor), name) for name, tensor in named}
 
     def named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -129,10 +129,10 @@ def refused_sizes(
         row, shape = graph.types[graph.value_type[value]], _shape(inputs[name])
         if len(shape) != len(row.shape):
             return f"{name!r} has {len(shape)} dimensions, not {len(row.shape)}"
-        for dim, (size, was) in enumerate(zip(shape, row.shape)):
+        for dim, (size, recorded) in enumerate(zip(shape, row.shape)):
             symbol = row.symbols[dim] if row.symbols else ""
-            if not symbol and size != was:
-                return f"size {dim} of {name!r} is fixed at {was}"
+            if not symbol and size != recorded:
+                return f"size {dim} of {name!r} is fixed at {recorded}"
             least, most = bounds.get(symbol, (None, None))
             if (least is not None and size < least) or (most is not None and size > most):
                 return f"size {dim} of {name!r} is {size}"

@@ -24,13 +24,12 @@ from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind
 from torch_vis.ops.schemas import resolve
 
+# every byte of memory that nothing has written in a replay
 POISON = 0xFF
-OPAQUE, RANDOM, GRAD_MODE = (
-    int(Flag.OPAQUE),
-    int(Flag.RANDOM),
-    int(Flag.GRAD_MODE),
-)  # an enum's members are slow to get
+# plain numbers: an enum's members are slow to get
+OPAQUE, RANDOM, GRAD_MODE = int(Flag.OPAQUE), int(Flag.RANDOM), int(Flag.GRAD_MODE)
 
+# from the text of a ``Special`` in a call template to the object that it stands for
 BUILDERS: dict[str, Callable[[str], Any]] = {
     "dtype": lambda text: getattr(torch, text),
     "layout": lambda text: getattr(torch, text),
@@ -46,14 +45,17 @@ class Replay:
         self.graph = graph
         self.held = held
         self.plan = plan
+        # blocks of memory, by storage
         self.memory: dict[int, torch.UntypedStorage] = {}
+        # tensors without plain memory (sparse, nested, quantized), by storage
         self.objects: dict[int, torch.Tensor] = {}
+        # of what each node made, where they were asked for
         self.digests: dict[int, str] | None = None
         for value, tensor in held.opaque_tensors.items():
             storage = int(graph.value_storage[value])
             self.objects[storage] = tensor.clone() if plan.written[storage] else tensor
         for storage in held.storages:
-            if not plan.given[storage]:
+            if not plan.born_in_run[storage]:
                 self.restore(storage)
 
     def restore(self, storage: int) -> None:
@@ -69,9 +71,11 @@ class Replay:
         digests: bool = False,
         release: bool = True,
     ) -> None:
-        """Execute nodes in the given order; ``states`` are the random states to use, filled in if it is empty.
+        """Execute nodes in the given order.
 
-        Memory that no later one of these nodes and no result needs is let go, unless ``release`` is off.
+        ``states`` has the random state before each random node; of a node that is not in it the recorded state is used,
+        or the stream goes on, and the state is added. Memory that no later one of these nodes and no result needs is
+        let go, unless ``release`` is off.
         """
         if digests:
             self.digests = {}
@@ -105,10 +109,9 @@ class Replay:
         if flags & RANDOM and states is not None:
             self._seed(node, states)
         try:
-            if torch.is_grad_enabled() != bool(
-                flags & GRAD_MODE
-            ):  # put back by ``quiet``, around all of them
-                torch._C._set_grad_enabled(bool(flags & GRAD_MODE))
+            grad_mode = bool(flags & GRAD_MODE)
+            if torch.is_grad_enabled() != grad_mode:
+                torch._C._set_grad_enabled(grad_mode)  # ``quiet``, around the whole replay, puts it back
             result = prepared.run(*args, **kwargs)
         except Exception as error:
             raise CheckFailed(
@@ -120,6 +123,7 @@ class Replay:
             self.digests[node] = "".join(digest(self.tensor(int(value))) for value in values)
 
     def _bind(self, node: int, tensors: Sequence[torch.Tensor], result: Any) -> None:
+        """Let the values that a node makes lie on the memory that it wrote or returned."""
         graph = self.graph
         begin, end = graph.output_span(node)
         slots, values = graph.out_slot[begin:end].tolist(), graph.out_value[begin:end].tolist()
@@ -135,6 +139,7 @@ class Replay:
             self._place(node, value, tensor, is_write=slot < 0)
 
     def _place(self, node: int, value: int, tensor: torch.Tensor, *, is_write: bool) -> None:
+        """Take a tensor's memory for a value, if its geometry is the one recorded."""
         graph = self.graph
         storage = self.block(value)
         row = graph.types[graph.value_type[value]]
@@ -211,7 +216,7 @@ class ReplayPlan:
         self.flags: list[int] = graph.node_flags.tolist()
         self.written = np.zeros(len(graph.storage_bytes), dtype=bool)
         self.written[graph.value_storage[graph.out_value[graph.out_slot < 0]]] = True
-        self.given = graph.storage_birth >= 0
+        self.born_in_run = graph.storage_birth >= 0
         self.generators = {seed.generator for seed in held.rng_states.values() if seed.generator is not None}
         missing = (graph.value_producer < 0) & ~self._supplied()
         if missing.any():
@@ -221,11 +226,12 @@ class ReplayPlan:
             )
 
     def _supplied(self) -> Any:
+        """Which values a replay can start from or make: their memory is held, or born in the run."""
         graph, held = self.graph, self.held
         storages = np.zeros(len(graph.storage_bytes), dtype=bool)
         storages[list(held.storages)] = True
         storages[graph.value_storage[list(held.opaque_tensors)]] = True
-        storages |= graph.storage_birth >= 0
+        storages |= self.born_in_run
         return storages[graph.value_storage]
 
     def prepared(self, node: int) -> PreparedCall:
@@ -267,7 +273,7 @@ class ReplayPlan:
         return graph.in_value[rows].tolist(), [0, *np.cumsum(counts).tolist()]
 
     def form(self, type_: int) -> tuple[torch.dtype, int]:
-        """The element type of a tensor type, and how many elements it reaches."""
+        """The dtype of the tensor type of this number, and how many elements from its offset on it reaches."""
         form = self._forms.get(type_)
         if form is None:
             row = self.graph.types[type_]
@@ -291,12 +297,16 @@ class ReplayPlan:
         return torch.default_generator if device.type == "cpu" else None
 
     def orderings(self) -> tuple[Any, Any]:
-        """Every "must come before" that the graph knows: read after write, write after read, write after write."""
+        """The pairs of nodes, before and after, that every order must respect.
+
+        Read after write, write after read and write after write, as the graph knows them.
+        """
         graph = self.graph
         reads = graph.in_kind != Kind.SHAPE
-        opaque = np.array([row.layout != "strided" for row in graph.types], dtype=bool)
-        if opaque.any():
-            reads = reads | opaque[graph.value_type[graph.in_value]]
+        # a tensor without plain memory is one object: even its shape is there only once it is made
+        is_object = np.array([row.layout != "strided" for row in graph.types], dtype=bool)
+        if is_object.any():
+            reads = reads | is_object[graph.value_type[graph.in_value]]
         source = graph.value_producer[graph.in_value[reads]]
         target = graph.in_node[reads]
         has_producer = source >= 0
@@ -310,23 +320,23 @@ class ReplayPlan:
             [graph.value_storage[graph.in_value[touched]], graph.value_storage[graph.out_value[writes]]]
         )
         node = np.concatenate([graph.in_node[touched], made_by[writes]])
-        kind = np.concatenate(
+        writing = np.concatenate(
             [np.zeros(int(touched.sum()), dtype=bool), np.ones(int(writes.sum()), dtype=bool)]
         )
         pairs: list[tuple[int, int]] = []
         last_storage, last_write = -1, -1
         readers: list[int] = []
-        for row in np.lexsort((kind, node, storage)).tolist():
-            where_, who = int(storage[row]), int(node[row])
-            if where_ != last_storage:
-                last_storage, last_write, readers = where_, -1, []
-            if not kind[row]:
-                readers.append(who)
+        for row in np.lexsort((writing, node, storage)).tolist():
+            if storage[row] != last_storage:
+                last_storage, last_write, readers = int(storage[row]), -1, []
+            user = int(node[row])
+            if not writing[row]:
+                readers.append(user)
                 continue
-            pairs.extend((reader, who) for reader in readers if reader != who)
-            if last_write >= 0 and last_write != who:
-                pairs.append((last_write, who))
-            last_write, readers = who, []
+            pairs.extend((reader, user) for reader in readers if reader != user)
+            if last_write >= 0 and last_write != user:
+                pairs.append((last_write, user))
+            last_write, readers = user, []
         if pairs:
             extra = np.array(pairs, dtype=np.int64)
             before.append(extra[:, 0])
@@ -371,7 +381,7 @@ def _fill(item: Any, tensors: Sequence[torch.Tensor]) -> Any:
 @contextlib.contextmanager
 def quiet(generators: Iterable[torch.Generator]) -> Iterator[None]:
     """No gradients, no autocast, and every random generator put back afterwards."""
-    kept = [(generator, generator.get_state()) for generator in generators]
+    saved = [(generator, generator.get_state()) for generator in generators]
     devices = (
         list(range(torch.cuda.device_count()))
         if torch.cuda.is_available() and torch.cuda.is_initialized()
@@ -382,12 +392,12 @@ def quiet(generators: Iterable[torch.Generator]) -> Iterator[None]:
             try:
                 yield
             finally:
-                for generator, state in kept:
+                for generator, state in saved:
                     generator.set_state(state)
 
 
 def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """How many elements from its offset on a strided tensor reaches."""
+    """How many elements lie between a strided tensor's first and last, both counted."""
     if 0 in shape:
         return 0
     return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))

@@ -547,14 +547,14 @@ def _run(trace: LiveRun, held: KeptTensors, request: Request, basis: Basis | Non
             raise UsageError(
                 f"the replacement for {key!r} is a tensor or a function of one, not {type(by).__name__}"
             )
-    result, results = execute(trace.graph, held, request, basis)
-    result.output = _rebuilt(trace, results)
-    whole = result.basis
+    run, results = execute(trace.graph, held, request, basis)
+    run.output = _rebuilt(trace, results)
+    whole = run.basis
     if whole is not None:
-        result._again = lambda replace, keep: _again(
+        run._again = lambda replace, keep: _again(
             trace, held, Request(whole.inputs, replace, keep, None), whole
         )
-    return result
+    return run
 
 
 def _again(trace: LiveRun, held: KeptTensors, request: Request, basis: Basis) -> Rerun:

@@ -151,14 +151,14 @@ def _candidates(memory: MemoryReport) -> list[tuple[tuple[str, ...], str]]:
 
 
 def _choice(memory: MemoryReport, paths: tuple[str, ...], type_: str) -> Choice:
-    outcome = memory.checkpoint(list(paths))
+    checkpoint = memory.checkpoint(list(paths))
     return Choice(
         _pattern(memory, paths, type_),
         type_,
         paths,
-        outcome.peak_bytes,
-        outcome.saved_bytes,
-        outcome.extra_flops,
+        checkpoint.peak_bytes,
+        checkpoint.saved_bytes,
+        checkpoint.extra_flops,
     )
 
 

@@ -58,10 +58,10 @@ def unit_axes(graph: Graph) -> Ints:
     shapes = [type_.shape for type_ in graph.types]
     types, calls = graph.value_type.tolist(), graph.node_call.tolist()
     first, last = graph.in_start.tolist(), graph.out_start.tolist()
-    read, result = graph.in_value.tolist(), graph.out_value.tolist()
+    in_value, out_value = graph.in_value.tolist(), graph.out_value.tolist()
     axes = [UNKNOWN] * len(types)
     for node in np.flatnonzero(follow).tolist():
-        outputs = result[last[node] : last[node + 1]]
+        outputs = out_value[last[node] : last[node + 1]]
         if not outputs:
             continue
         out = shapes[types[outputs[0]]]
@@ -71,7 +71,7 @@ def unit_axes(graph: Graph) -> Ints:
         elif way == "last":
             axis = len(out) - 1
         else:
-            known = [value for value in read[first[node] : first[node + 1]] if axes[value] >= 0]
+            known = [value for value in in_value[first[node] : first[node + 1]] if axes[value] >= 0]
             before = [(shapes[types[value]], axes[value]) for value in known]
             axis = _followed(way, graph.calls[calls[node]], before, out)
         for value in outputs:

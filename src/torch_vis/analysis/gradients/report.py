@@ -202,10 +202,25 @@ class GradientsReport(Report):
         """The inputs and parameters with infinities before the run, of which NaN, or infinite gradients, came."""
         return self._infinities.came_in
 
+    @property
+    def gradient_norm(self) -> float | None:
+        """The norm over the gradients of all parameters; None where there are none."""
+        norms = [row.gradient_norm for row in self.layers if row.gradient_norm is not None]
+        return float(np.sqrt(np.square(norms).sum())) if norms else None
+
+    @property
+    def dead_units(self) -> int:
+        """How many units never fire."""
+        return sum(row.dead for row in self.rectifiers)
+
+    @property
+    def saturated_units(self) -> int:
+        """How many units never change and let no gradient through."""
+        return sum(row.saturated for row in self.rectifiers)
+
     def facts(self) -> dict[str, str]:
-        rows = self.layers
-        norms = [row.gradient_norm for row in rows if row.gradient_norm is not None]
-        total = f"{float(np.sqrt(np.square(norms).sum())):.4g} over all parameters" if norms else "not known"
+        rows, norm = self.layers, self.gradient_norm
+        total = "not known" if norm is None else f"{norm:.4g} over all parameters"
         wrong: dict[str, list[str]] = {}
         for row in rows:
             if row.verdict:
@@ -218,11 +233,10 @@ class GradientsReport(Report):
             result[verdict] = and_more(paths)
         units = sum(row.units for row in self.rectifiers)
         if self.rectifiers:
-            result["dead units"] = f"{sum(row.dead for row in self.rectifiers):,} of {units:,}"
-        saturated = sum(row.saturated for row in self.rectifiers)
-        if saturated:
+            result["dead units"] = f"{self.dead_units:,} of {units:,}"
+        if self.saturated_units:
             result["saturated units"] = (
-                f"{saturated:,} of {units:,}: never change, and let no gradient through"
+                f"{self.saturated_units:,} of {units:,}: never change, and let no gradient through"
             )
         if self.came_in:
             result["NaN came in"] = f"with {', '.join(self.came_in[:5])}"

@@ -223,6 +223,21 @@ class RooflineReport(Report):
         self.hardware = profile(machine(hardware, devices=run.meta.get("devices", ())))
         self.roofline = roofline(graph, metrics, self.hardware)
 
+    @property
+    def time_ns(self) -> float:
+        """The time of all operations, as measured."""
+        return self.total.time_ns
+
+    @property
+    def ideal_ns(self) -> float | None:
+        """What they would take at the machine's roofs; None where no operation's work is known."""
+        return self.total.ideal_ns
+
+    @property
+    def peak_share(self) -> float | None:
+        """The time at the roofs over the time measured."""
+        return self.total.peak_share
+
     def columns(self) -> tuple[Column, Column]:
         """``bound`` (a place in ``BOUND``) and ``peak_share``, one row per operation."""
         return self.roofline.columns()

@@ -155,8 +155,8 @@ def simulate_caching(
     mine = (graph.storage_device == number) & (blocks.bytes > 0)
     address: dict[int, int] = {}
     pool, count = Pool(), len(graph)
-    result, reused = in_place_sums(graph, blocks)
-    stands_for = dict(zip(result.tolist(), reused.tolist()))
+    not_made, reused = in_place_sums(graph, blocks)
+    stands_for = dict(zip(not_made.tolist(), reused.tolist()))
     death = _last_deaths(blocks, stands_for)
     for block in _from_outside(graph, blocks, mine):
         address[block] = pool.take(int(blocks.bytes[block]))

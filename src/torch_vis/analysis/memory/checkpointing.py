@@ -440,12 +440,13 @@ class _Checkpointed:
         """Where blocks live shorter or longer than in the recorded run, and where copies do."""
         blocks, total = self.blocks, len(self.blocks.birth)
         block, call = self._given()
-        given, result = self._runs(call) * total + block, self._runs(self.made_by) * total + self.made
-        key, index = np.unique(np.concatenate([result, given]), return_inverse=True)
+        # a run and a block in it as one number
+        given, made = self._runs(call) * total + block, self._runs(self.made_by) * total + self.made
+        key, index = np.unique(np.concatenate([made, given]), return_inverse=True)
         run, block = key // total, key % total
         until = blocks.death[block]
-        until[index[: len(result)]] = self.needed  # a block has one call around it in each run
-        np.maximum.at(until, index[len(result) :], self.run.ends[call])
+        until[index[: len(made)]] = self.needed  # a block has one call around it in each run
+        np.maximum.at(until, index[len(made) :], self.run.ends[call])
         other = until != blocks.death[block]
         run, block, until = run[other], block[other], until[other]
         size, copy = blocks.bytes[block], blocks.bytes[self.copied]
@@ -488,15 +489,15 @@ class _Checkpointed:
 
     def before(self, live: Ints | None = None) -> Ints:
         """For each call the bytes alive when it is about to be computed again."""
-        here = np.minimum(self.again, max(0, len(self.graph) - 1))
+        node = np.minimum(self.again, max(0, len(self.graph) - 1))
         copies = self._sums(self.copied_by, self.blocks.bytes[self.copied])
         if live is None:  # each in a run of its own
             run, when, size = self.changes
             past = when <= self.again[run]
-            level: Ints = self.blocks.live[here] + self._sums(run[past], size[past])
+            level: Ints = self.blocks.live[node] + self._sums(run[past], size[past])
         else:
-            level = live[here]
-        result: Ints = level - self.run.made_at[here] - copies
+            level = live[node]
+        result: Ints = level - self.run.made_at[node] - copies
         return result
 
     def _sums(self, call: Ints, size: Ints) -> Ints:
@@ -621,8 +622,8 @@ class Steps:
         own = (link >= 0) & (graph.value_producer[value] == link)
         own &= (graph.node_phase[node] == Phase.BACKWARD) & (graph.node_flags[node] & Flag.RECOMPUTE == 0)
         result[link[own]] = link[own] + 1
-        outcome = self.blocks.birth[self.saved.block] == self.saved.link
-        result[self.saved.link[outcome]] = self.saved.link[outcome] + 1
+        own_output = self.blocks.birth[self.saved.block] == self.saved.link
+        result[self.saved.link[own_output]] = self.saved.link[own_output] + 1
         return result
 
     # ---------------------------------------------------------------- when

@@ -31,33 +31,33 @@ def in_place_sums(graph: Graph, blocks: Lifetimes) -> tuple[Ints, Ints]:
     nodes: Ints = (
         np.flatnonzero((graph.node_phase == Phase.BACKWARD) & sums[graph.node_call]) if len(sums) else sums
     )
-    outcome, reused = [], []
+    not_made, reused = [], []
     for node in np.asarray(nodes).tolist():
         first, stop = graph.input_span(node)
         rows = (
             np.flatnonzero((graph.in_slot[first:stop] == 0) & (graph.in_kind[first:stop] != Kind.SHAPE))
             + first
         )
-        value, result = (int(graph.in_value[rows[0]]) if len(rows) else -1), int(graph.first_output[node])
-        if value < 0 or result < 0:
+        operand, total = (int(graph.in_value[rows[0]]) if len(rows) else -1), int(graph.first_output[node])
+        if operand < 0 or total < 0:
             continue
-        maker = int(graph.value_producer[value])
+        maker = int(graph.value_producer[operand])
         if maker >= 0 and graph.node_flags[maker] & Flag.VIEW:
             continue
-        old, new = int(graph.value_storage[value]), int(graph.value_storage[result])
+        old, new = int(graph.value_storage[operand]), int(graph.value_storage[total])
         if (
             blocks.death[old] == node + 1
             and blocks.bytes[old] == blocks.bytes[new]
             and blocks.birth[new] == node
         ):
-            outcome.append(new)
+            not_made.append(new)
             reused.append(old)
-    return np.array(outcome, dtype=np.int64), np.array(reused, dtype=np.int64)
+    return np.array(not_made, dtype=np.int64), np.array(reused, dtype=np.int64)
 
 
 def plain_live(graph: Graph, blocks: Lifetimes) -> Ints:
     """Bytes alive while each operation runs, in a plain run."""
-    result, _ = in_place_sums(graph, blocks)
+    not_made, _ = in_place_sums(graph, blocks)
     live = blocks.live.copy()
-    np.subtract.at(live, blocks.birth[result], blocks.bytes[result])
+    np.subtract.at(live, blocks.birth[not_made], blocks.bytes[not_made])
     return live

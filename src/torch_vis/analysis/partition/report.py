@@ -149,14 +149,33 @@ class PartitionReport(Report):
         rows = [Transfer(reason, *total) for reason, total in totals.items()]
         return sorted(rows, key=lambda row: (-row.bytes, row.reason))
 
+    @property
+    def part_count(self) -> int:
+        """How many parts there are."""
+        return self.columns.count
+
+    @property
+    def flops(self) -> int:
+        """What all parts compute."""
+        return int(self.columns.flops.sum())
+
+    @property
+    def transfer_bytes(self) -> int:
+        """What passes between parts."""
+        return sum(row.bytes for row in self.boundaries)
+
+    @property
+    def internal_bytes(self) -> int:
+        """What stays inside of parts."""
+        return int(self.columns.internal_bytes.sum())
+
     def facts(self) -> Mapping[str, str]:
         """How many parts, and what passes between them."""
-        crossing = sum(row.bytes for row in self.boundaries)
         return {
-            "parts": f"{self.columns.count:,}, of {len(self.graph):,} operations",
-            "FLOPs": count(int(self.columns.flops.sum())),
-            "passes between parts": size(crossing),
-            "stays inside": size(int(self.columns.internal_bytes.sum())),
+            "parts": f"{self.part_count:,}, of {len(self.graph):,} operations",
+            "FLOPs": count(self.flops),
+            "passes between parts": size(self.transfer_bytes),
+            "stays inside": size(self.internal_bytes),
         }
 
     def listings(self) -> Sequence[Listing]:

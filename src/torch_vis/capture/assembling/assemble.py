@@ -29,7 +29,7 @@ from torch_vis.graph.schema import Flag, Kind, Module, Phase, ResultRow, Role, T
 from torch_vis.graph.tree import Tree
 from torch_vis.graph.types import Bools, Ints
 
-# a role and the number of a name
+# of a named tensor: its role and the number of its name
 Owner = tuple[Role, int]
 
 
@@ -71,7 +71,7 @@ class Assembly(NamedTuple):
     metrics: Metrics
     # writes whose region could only be guessed
     guessed: int
-    # of the recorder's values in the graph; one that the graph leaves out has the number before it
+    # for each of the recorder's values, its number in the graph; one that the graph leaves out has the number before it
     numbers: Ints
 
 
@@ -81,6 +81,8 @@ def assemble(rec: Recorder, facts: RunFacts) -> Assembly:
 
 
 class _Assembler:
+    """Builds a graph in steps; each step leaves columns in attributes for those after it."""
+
     def __init__(self, rec: Recorder, facts: RunFacts) -> None:
         self.rec = rec
         self.facts = facts
@@ -94,9 +96,9 @@ class _Assembler:
         self._follow_aliases()
         guessed = self._resolve()
         self.node_link = forward_of(self.rows, self.rec.calls, self.inputs, self.maker)
-        self._scopes()
-        self._roles()
-        self._updates()
+        self._set_scopes_and_phases()
+        self._set_roles_and_names()
+        self._find_optimizer_work()
         numbers = self._fill()
         graph = self.builder.build()
         return Assembly(graph, self._metrics(graph), guessed, numbers)
@@ -148,16 +150,16 @@ class _Assembler:
     def _live_outputs(self) -> list[ResultTensor]:
         """What a block leaves behind: tensors it made that are alive and that no forward operation went on to use."""
         escapes = np.array([info.plan.escape for info in self.rec.calls], dtype=bool)
-        passing = self.rows.backward != FORWARD
+        does_not_use = self.rows.backward != FORWARD
         if len(escapes):
-            passing |= escapes[self.rows.call]
+            does_not_use |= escapes[self.rows.call]
         consumed = np.zeros(len(self.value_storage), dtype=bool)
-        consumed[self.inputs.value[~passing[self.inputs.node]]] = True
-        taken = {id(result.tensor) for result in self.facts.results}
+        consumed[self.inputs.value[~does_not_use[self.inputs.node]]] = True
+        known = {id(result.tensor) for result in self.facts.results}
         alive = [
             (entry.number, tensor)
             for entry in list(self.rec.seen.values())
-            if (tensor := entry()) is not None and self.maker[entry.number] >= 0 and id(tensor) not in taken
+            if (tensor := entry()) is not None and self.maker[entry.number] >= 0 and id(tensor) not in known
         ]
         outputs = [
             (number, tensor)
@@ -205,7 +207,10 @@ class _Assembler:
         self.result_value = self.stands_for[self.result_value]
 
     def _resolve(self) -> int:
-        """Add the reads through memory; results are reads at the very end, a node each."""
+        """Add the reads through memory; returns how many writes were guessed.
+
+        Each result is taken for a read by a node of its own, after the last operation.
+        """
         results = len(self.result_value)
         result_reads = OpInputs(
             self.count + np.arange(results),
@@ -254,7 +259,8 @@ class _Assembler:
 
     # ---------------------------------------------------------------- scopes and phases
 
-    def _scopes(self) -> None:
+    def _set_scopes_and_phases(self) -> None:
+        """Work out the scope and the phase of each operation; backward runs in the scope of its forward operation."""
         modules = self.rec.modules
         is_backward = self.rows.backward != FORWARD
         scope, optimizing = lift_closures(self.rec, self.rows)
@@ -262,13 +268,13 @@ class _Assembler:
         self.scope_module, self.tree = scopes.module, Tree(scopes.parent)
         is_call = np.array([row.kind == "module" or row.type == "OptimizedModule" for row in modules])
         is_compiled = np.array([row.kind == "compiled" for row in modules]) & ~is_call
-        again = self.tree.inside_some(scopes.in_backward.astype(bool) & is_call[scopes.module])
-        compiled = self.tree.inside_some(is_compiled[scopes.module])
-        in_calls = is_backward & again[scope]
+        in_rerun_call = self.tree.inside_some(scopes.in_backward.astype(bool) & is_call[scopes.module])
+        in_compiled = self.tree.inside_some(is_compiled[scopes.module])
+        in_calls = is_backward & in_rerun_call[scope]
         in_functions = find_recomputed(self.rows, self.rec.calls, self.node_link)
         recomputed = in_calls | in_functions.mask
         # what a compiler captured of backward is no recomputed call
-        self.recomputed = recomputed & ~compiled[scope]
+        self.recomputed = recomputed & ~in_compiled[scope]
         self.node_link[recomputed] = -1
         moved = in_functions.mask & ~in_calls & (in_functions.first >= 0)
         scope = np.where(moved, scope[in_functions.first], scope)
@@ -278,52 +284,56 @@ class _Assembler:
 
     # ---------------------------------------------------------------- roles and names
 
-    def _roles(self) -> None:
+    def _set_roles_and_names(self) -> None:
+        """Give each value its role and name: by the tensor itself, or else by the named memory that it lies in."""
         self.role = np.full(len(self.value_storage), Role.ACTIVATION, dtype=np.int64)
-        outcome = self.maker >= 0
+        is_made = self.maker >= 0
         # what backward recomputes has the role that it had in forward
         if self.count:
             gradients = (self.phase == Phase.BACKWARD) & ~self.recomputed
-            self.role[outcome & gradients[self.maker]] = Role.GRADIENT
-        self.role[~outcome] = Role.CONSTANT
+            self.role[is_made & gradients[self.maker]] = Role.GRADIENT
+        self.role[~is_made] = Role.CONSTANT
         self.name = np.full(len(self.value_storage), -1, dtype=np.int64)
         memory = NamedMemory()
-        own: dict[int, Owner] = {}
-        self._add_named(memory, own)
-        self._add_gradients(memory, own)
+        by_value: dict[int, Owner] = {}
+        self._add_named(memory, by_value)
+        self._add_gradients(memory, by_value)
         if memory.storages:
             of_gradients = np.isin(self.value_storage, memory.storages_of(Role.GRADIENT))
-            candidates = (~outcome | self.written | of_gradients) & np.isin(
+            candidates = (~is_made | self.written | of_gradients) & np.isin(
                 self.value_storage, memory.storages
             )
             for value in np.flatnonzero(candidates).tolist():
                 owner = memory.owner(int(self.value_storage[value]), self._span(value))
                 if owner is not None:
                     self.role[value], self.name[value] = owner
-        for value, (role, number) in own.items():
+        for value, (role, number) in by_value.items():
             self.role[value], self.name[value] = role, number
         for result, value in zip(self.facts.results, self.result_value.tolist(), strict=True):
             if result.kind == "output" and self.role[value] == Role.ACTIVATION:
                 self.role[value] = Role.OUTPUT
 
-    def _add_named(self, memory: NamedMemory, own: dict[int, Owner]) -> None:
+    def _add_named(self, memory: NamedMemory, by_value: dict[int, Owner]) -> None:
+        """Enter the tensors that the program has names for, by their newest value and by their memory."""
         for name, tensor, role in self.facts.named:
             entry = self.rec.seen.get(id(tensor))
             number = self.builder.names.intern(name)
             if entry is not None and entry() is tensor:
-                own.setdefault(entry.number, (role, number))
+                by_value.setdefault(entry.number, (role, number))
             storage = self._storage_number(tensor)
             if storage is not None:
                 memory.add(storage, span_of(tensor), (role, number))
 
-    def _add_gradients(self, memory: NamedMemory, own: dict[int, Owner]) -> None:
+    def _add_gradients(self, memory: NamedMemory, by_value: dict[int, Owner]) -> None:
+        """Enter the values that were a ``.grad`` at some time."""
         for name, number in self.facts.gradients:
-            result = number if number >= 0 else self.out_value[self.out_start[-number] - 1]
-            value = int(self.stands_for[result])
-            own.setdefault(value, (Role.GRADIENT, self.builder.names.intern(name)))
-            memory.add(int(self.value_storage[value]), self._span(value), own[value])
+            # -1 - n stands for the last value that operation n made; see GradWrites
+            gradient = number if number >= 0 else self.out_value[self.out_start[-number] - 1]
+            value = int(self.stands_for[gradient])
+            by_value.setdefault(value, (Role.GRADIENT, self.builder.names.intern(name)))
+            memory.add(int(self.value_storage[value]), self._span(value), by_value[value])
 
-    def _updates(self) -> None:
+    def _find_optimizer_work(self) -> None:
         """Count work on gradients outside of modules and of backward with the optimizer."""
         is_module = np.array([row.kind == "module" for row in self.rec.modules])[self.scope_module]
         in_module = self.tree.inside_some(is_module)
@@ -357,7 +367,7 @@ class _Assembler:
     # ---------------------------------------------------------------- the graph
 
     def _fill(self) -> Ints:
-        """Give the builder its columns; the numbers of the recorder's values in the graph."""
+        """Give the builder its columns; returns for each of the recorder's values its number in the graph."""
         rec, builder, inputs = self.rec, self.builder, self.inputs
         builder.calls = [info.call for info in rec.calls]
         for row in rec.type_rows:
@@ -409,7 +419,7 @@ class _Assembler:
         return numbers
 
     def _used_values(self) -> Bools:
-        """Everything but aliases that turned out to stand for something known."""
+        """Which values go into the graph: all but aliases that turned out to stand for something known."""
         used = self.maker >= 0
         used[self.inputs.value] = True
         used[self.result_reads.value] = True

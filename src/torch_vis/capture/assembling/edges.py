@@ -31,8 +31,9 @@ ENUMERATE_BYTES = 1 << 18
 DATA, WHOLE, SHAPE = int(Kind.DATA), int(Kind.WHOLE), int(Kind.SHAPE)
 # buffers up to this size are followed byte by byte
 SMALL_BYTES = 1 << 14
-# writers of one region, above which a reader names the newest version with all that it carries
+# with more writers of one region than this, a reader names the newest version with all that it carries
 MANY = 8
+# beyond every address
 NO_END = 1 << 62
 
 
@@ -214,14 +215,17 @@ class SmallBuffer:
 
     def __init__(self, base: int, size: int, inert: Callable[[], bool]) -> None:
         self.base = self.newest = base
+        # nothing leads to the base, so that naming it costs no precision
         self.inert = False
         self._base_inert = inert
+        # no write to a small buffer is ever guessed
         self.guessed = 0
+        # partial writes since the last whole one
         self.chain = 0
         self.size = max(size, 1)
-        # the value that has all of it, if that is one
+        # the one value whose bytes fill it, if there is one
         self.sole: int | None = base
-        # otherwise the value that has each byte
+        # otherwise the value that wrote each byte
         self.owner: Addresses | None = None
 
     def write(self, value: int, area: Region | None) -> bool:
@@ -281,12 +285,18 @@ class Buffer:
         self._reset(Write(base, Region(0, ((1, max(size, 1)),)), None))
 
     def _reset(self, write: Write) -> None:
+        """Begin anew with a write of the whole buffer."""
         self.bottom = write
+        # a cell is a range of the key digit; here where each begins, and the writes visible in it, oldest first
         self.starts = [0]
         self.stacks: list[tuple[Write, ...]] = [(write,)]
+        # in how many cells each value is visible
         self.cells = {write.value: 1}
+        # partial writes since this one
         self.chain = 0
+        # the digit of the address that pieces are kept by, -1 before the first partial write
         self.key = -1
+        # the smallest box around all partial writes, None where one is no box
         self.hull: Box | None = None
 
     def write(self, value: int, area: Region | None) -> bool:
@@ -353,6 +363,7 @@ class Buffer:
         return tuple(sorted(values))
 
     def _takes_all(self, area: Region, box: Box | None) -> bool:
+        """Whether a region holds bytes of every write, so that the newest version with all it carries is exact."""
         if self.hull is None or box is None or not box_holds(box, self.hull):
             return False
         all_live = len(self.cells) >= self.chain + 1 and self.bottom.value in self.cells
@@ -361,12 +372,14 @@ class Buffer:
         return self.inert or (area.start == 0 and area.dims == ((1, self.size),))
 
     def _choose_key(self, box: Box) -> None:
+        """Keep pieces by the digit of which this box takes the smallest share."""
         extents = [max(self.size // self.radices[0], 1)]
         extents += [self.radices[i - 1] // self.radices[i] for i in range(1, len(self.radices))]
         share = [(last - first + 1) / extent for (first, last, _), extent in zip(box, extents, strict=True)]
         self.key = share.index(min(share))
 
     def _key_range(self, box: Box | None) -> tuple[int, int]:
+        """The first and the last of the key digit in a box; everything for what is no box."""
         if box is None or self.key < 0:
             return 0, NO_END - 2
         return box[self.key][0], box[self.key][1]
@@ -384,6 +397,7 @@ class Buffer:
         return index
 
     def _drop(self, piece: Write) -> None:
+        """Note that a write is no longer visible in one of its cells."""
         self.cells[piece.value] -= 1
         if not self.cells[piece.value]:
             del self.cells[piece.value]
@@ -427,6 +441,7 @@ class Buffer:
         return (*box[: self.key], (first, last, step), *box[self.key + 1 :])
 
     def _meets(self, piece: Write, area: Region, clipped: Box | bool | None) -> bool:
+        """Whether a write shares a byte with the part of a region in one cell."""
         if piece is self.bottom:
             return True
         if piece.box is not None and isinstance(clipped, tuple):
@@ -434,6 +449,7 @@ class Buffer:
         return regions_meet(piece.area, area)
 
     def _covers(self, piece: Write, clipped: Box | bool | None) -> bool:
+        """Whether a write has every byte of the part of a region in one cell, as far as that can be said."""
         return piece.box is not None and isinstance(clipped, tuple) and box_holds(piece.box, clipped)
 
 
@@ -459,10 +475,11 @@ def resolve_reads(
     inert: Callable[[int], bool],
     aliases: Ints,
 ) -> tuple[OpInputs, Ints, int]:
-    """The reads with hidden ones added, the older value that each one carries, and how many writes were guessed.
+    """The reads with hidden ones added, the older value that each value carries, and how many writes were guessed.
 
     ``views(node)`` gives the values a node returns that alias its inputs, by storage; ``inert(value)`` says whether
-    nothing leads to it; ``aliases`` are values that lie in known memory though no operation made them.
+    a value was made from nothing but shapes; ``aliases`` are values that lie in known memory though no operation made
+    them.
     """
     carries = np.full(len(memory.storage), -1, dtype=np.int64)
     written = np.unique(memory.storage[np.concatenate([np.flatnonzero(memory.writes), aliases])])
@@ -486,9 +503,8 @@ def resolve_reads(
             node = time >> 1
             if kind[item] == SHAPE:
                 continue
-            taken, others = follower.read(node, int(reads.value[item]))
-            kind[item] = taken
-            hidden.extend((node, value, how) for value, how in others)
+            kind[item], others = follower.read(node, int(reads.value[item]))
+            hidden.extend((node, value, other_kind) for value, other_kind in others)
     if hidden:
         unique = sorted(set(hidden))
         extra = np.array(unique, dtype=np.int64)
@@ -518,11 +534,14 @@ class _Follower:
         self.views = views
         self.inert = inert
         self.buffers: dict[int, Buffer | SmallBuffer] = {}
+        # for each view: the values whose bytes it showed when it was made
         self.view_origins: dict[int, tuple[int, ...] | None] = {}
+        # the first value on each storage
         self.first = np.full(len(memory.size), -1, dtype=np.int64)
-        # the last to be assigned is the first value
+        # assigned from the last on, so that the first value stays
         self.first[memory.storage[::-1]] = np.arange(len(memory.storage))[::-1]
         self.guessed = 0
+        # the node that was asked last, and its views by storage
         self.viewer = -1
         self.viewed: dict[int, list[int]] = {}
 
@@ -556,23 +575,25 @@ class _Follower:
         self.guessed += buffer.guessed - before
 
     def read(self, node: int, value: int) -> tuple[int, list[tuple[int, int]]]:
-        """The kind of read of the value that a node names, and the other values that it reads through it."""
+        """What kind of read the value that a node names is, and which other values it reads through it, with kinds."""
         buffer = self.buffer(value)
         if node != self.viewer:
             self.viewer, self.viewed = node, self.views(node)
         views = self.viewed.get(int(self.memory.storage[value]), ())
+        # a node that returns several views (a split) takes no bytes: the readers of each view do
         if len(views) > 1:
             return SHAPE, []
         origins = buffer.origins(self.area(views[0] if views else value))
         if views:
             self.view_origins[views[0]] = origins
+        # a view that shows the same bytes as when it was made stands for them
         if value in self.view_origins and self.view_origins[value] == origins and not views:
             if origins is not None or buffer.newest < value:
                 return DATA, []
         if origins is None:
             newest = buffer.newest
             return (WHOLE, []) if newest == value else (SHAPE, [(newest, WHOLE)])
-        outside = self.memory.maker[value] < 0 and self.memory.maker[buffer.base] < 0
-        others = [o for o in origins if o != value and not (outside and o == buffer.base)]
+        from_outside = self.memory.maker[value] < 0 and self.memory.maker[buffer.base] < 0
+        others = [o for o in origins if o != value and not (from_outside and o == buffer.base)]
         kind = DATA if len(others) < len(origins) else SHAPE
         return kind, [(other, DATA) for other in others]

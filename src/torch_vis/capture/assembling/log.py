@@ -11,7 +11,7 @@ from torch_vis.capture.recording.recorder import CallInfo, Recorder
 from torch_vis.graph.schema import Kind
 from torch_vis.graph.types import Ints
 
-# numbers in a row before its columns: its length and the number of its operation
+# numbers in a row before those of ``OpRows``: its length and the number of its operation
 HEAD = 2
 
 
@@ -62,6 +62,7 @@ class ScopeRows(NamedTuple):
     in_backward: Ints
 
 
+# numbers in a row before the values that the operation read, wrote and returned
 FIXED = HEAD + len(OpRows._fields)
 
 
@@ -92,7 +93,7 @@ def read_log(rec: Recorder) -> tuple[OpRows, OpInputs, OpOutputs]:
 
 
 def _in_order(rec: Recorder) -> tuple[Ints, Ints]:
-    """All numbers of the log, and the index at which the row of each operation begins."""
+    """All numbers of the log, and the index at which the row of each operation begins, in the order of operations."""
     flat = np.array(rec.log, dtype=np.int64)
     starts = np.array(rec.row_starts(), dtype=np.int64)
     return flat, starts[np.argsort(flat[starts + 1], kind="stable")]

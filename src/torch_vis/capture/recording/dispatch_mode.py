@@ -29,7 +29,9 @@ from torch_vis.ops.higher_order import INLINED
 
 getframe = sys._getframe
 grad_enabled = torch.is_grad_enabled
+# stands for a tensor in the key by which equal calls are recognised
 SLOT = object()
+# types of arguments that go into that key as they are
 LITERALS = frozenset({int, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
 
 
@@ -54,7 +56,7 @@ class RecordMode(TorchDispatchMode):
 
     # One function, for speed: a Python call costs about as much as a fifth of it. Only what is rare is moved out.
     #
-    #   phase   works out                                               from
+    #   step    works out                                               from
     #   ------  ------------------------------------------------------  ---------------------------------
     #   where   the user's source line, an autograd.Function around it  the frames on the stack
     #   what    the call template, the values that are read or written  the arguments
@@ -74,10 +76,10 @@ class RecordMode(TorchDispatchMode):
             # torch's own shallow copy, a call only because a mode is there
             with torch._C._DisableTorchDispatch():
                 return plan.run(*args)
-        for kind in types:
-            wrapper = rec.wrapper_types.get(kind)
+        for tensor_type in types:
+            wrapper = rec.wrapper_types.get(tensor_type)
             if wrapper is None:
-                wrapper = rec.wrapper_types[kind] = is_wrapper(kind)
+                wrapper = rec.wrapper_types[tensor_type] = is_wrapper(tensor_type)
             if wrapper:
                 return NotImplemented
         if rec.open_steps and get_ident() in rec.open_steps:
@@ -116,8 +118,8 @@ class RecordMode(TorchDispatchMode):
         try:
             arg: Any
             for arg in args:
-                kind = type(arg)
-                if kind in tensor_types:
+                arg_type = type(arg)
+                if arg_type in tensor_types:
                     entry = seen.get(id(arg))
                     if (
                         entry is None
@@ -127,15 +129,15 @@ class RecordMode(TorchDispatchMode):
                         entry = rec.add_external(arg)
                     numbers.append(entry.number)
                     key.append(SLOT)
-                elif kind is int or arg is None:
+                elif arg_type is int or arg is None:
                     key.append(arg)
-                elif kind is float:
-                    key.append((kind, arg or repr(arg)))
-                elif kind is list and arg and type(arg[0]) is int:
-                    key.append((kind, len(arg)))
+                elif arg_type is float:
+                    key.append((arg_type, arg or repr(arg)))  # 0.0 and -0.0 are equal, and different calls
+                elif arg_type is list and arg and type(arg[0]) is int:
+                    key.append((arg_type, len(arg)))
                     key += arg
                 else:
-                    self._add_argument(arg, kind, key, numbers)
+                    self._add_argument(arg, arg_type, key, numbers)
             if kwargs:
                 for name, arg in kwargs.items():
                     key.append(name)
@@ -157,7 +159,7 @@ class RecordMode(TorchDispatchMode):
             if rec.keep:
                 rec.copy_before_write(tensors, writes)
             written = [tensors[slot] for slot in writes]
-        drawn = generator_state(args, kwargs) if plan.random and rec.keep else None
+        rng_before = generator_state(args, kwargs) if plan.random and rec.keep else None
         if rec.uninitialized and rec.keep and not plan.is_view:
             self._record_fills(call, numbers, args, kwargs)
 
@@ -181,23 +183,24 @@ class RecordMode(TorchDispatchMode):
 
         # ---- whose: scope, backward node, thread, and the values that were made
         thread = get_ident()
-        node = current_autograd_node()
+        grad_node = current_autograd_node()
         sequence = sequence_number()
-        if rec.user_functions is not None and (node is None or thread in rec.user_functions.in_backward):
+        if rec.user_functions is not None and (grad_node is None or thread in rec.user_functions.in_backward):
             rec.user_functions.follow(thread)
-        if function is not None and node is None:
+        if function is not None and grad_node is None:
             scope = rec.function_scope(function, sequence, thread)
         else:
             scope = rec.current.get(thread, 0)
+        # the operation's number; of what it makes, the birth
         birth = next(rec.node_numbers)
         rec.count = birth + 1
-        if node is None:
+        if grad_node is None:
             backward = SEED if seeding else FORWARD
         else:
-            backward = node._sequence_nr()
+            backward = grad_node._sequence_nr()
             if backward >= UNNUMBERED:
                 backward = ACCUMULATE
-                rec.grad_writes.note(node, plan.name, args, numbers, birth)
+                rec.grad_writes.note(grad_node, plan.name, args, numbers, birth)
         if written:
             self._add_written(writes, written, out, numbers, birth)
         elif type(out) is Tensor:
@@ -207,8 +210,8 @@ class RecordMode(TorchDispatchMode):
                 numbers.append(rec.add(tensor, birth))
         if plan.uninitialized:
             rec.uninitialized[numbers[-1]] = birth
-        if drawn is not None:
-            keep_rng_state(rec, drawn, birth)
+        if rng_before is not None:
+            keep_rng_state(rec, rng_before, birth)
         if plan.escape:
             rec.python_escapes.append((plan.name, numbers[0], site, birth))
             rec.kept.python_values[birth] = out
@@ -230,16 +233,16 @@ class RecordMode(TorchDispatchMode):
         rec.overhead += clock() - entered - (ended - started)
         return out
 
-    def _add_argument(self, arg: Any, kind: type, key: list[Any], numbers: list[int]) -> None:
+    def _add_argument(self, arg: Any, arg_type: type, key: list[Any], numbers: list[int]) -> None:
         """Add an argument that is not a plain positional tensor or integer to the key of a call."""
-        if kind in LITERALS:
+        if arg_type in LITERALS:
             key.append(arg)
-        elif kind is float:
-            key.append((kind, arg or repr(arg)))
-        elif kind is bool:
-            key.append((kind, arg))
-        elif kind is list or kind is tuple:
-            key.append((kind, len(arg)))
+        elif arg_type is float:
+            key.append((arg_type, arg or repr(arg)))
+        elif arg_type is bool:
+            key.append((arg_type, arg))
+        elif arg_type is list or arg_type is tuple:
+            key.append((arg_type, len(arg)))
             if arg and type(arg[0]) is int:
                 key += arg
             else:
@@ -247,27 +250,27 @@ class RecordMode(TorchDispatchMode):
                     self._add_argument(part, type(part), key, numbers)
         elif isinstance(arg, Tensor):
             rec = self.recorder
-            rec.tensor_types.add(kind)
-            tensor_type: Any = kind
+            rec.tensor_types.add(arg_type)
+            tensor_type: Any = arg_type
             if tensor_type.__torch_function__ is not torch._C._disabled_torch_function_impl:
                 rec.foreign_types = True
             numbers.append(rec.number_of(arg))
             key.append(SLOT)
         elif isinstance(arg, dict):
-            key.append((kind, tuple(arg)))
+            key.append((arg_type, tuple(arg)))
             for part in arg.values():
                 self._add_argument(part, type(part), key, numbers)
-        elif kind is torch.ScriptObject:
+        elif arg_type is torch.ScriptObject:
             # a packed weight: made anew for each call, and cannot be compared; its hash is the address of what it
             # stands for, which its call keeps alive
-            key.append((kind, hash(arg)))
+            key.append((arg_type, hash(arg)))
         else:
             key.append(arg)
 
     def _add_written(
         self, slots: tuple[int, ...], written: list[Tensor], out: Any, numbers: list[int], birth: int
     ) -> None:
-        """Number the new versions of tensors that an operation wrote, then what it returned beside them."""
+        """Number the new versions of the tensors that an operation wrote, then the other tensors that it returned."""
         rec = self.recorder
         if rec.uninitialized:
             for slot in slots:
@@ -285,7 +288,7 @@ class RecordMode(TorchDispatchMode):
         return plan.run(*args, **(kwargs or {}))
 
     def _record_fills(self, call: int, numbers: list[int], args: Any, kwargs: Any) -> None:
-        """Before memory without contents is read: if no operation wrote to it, code that cannot be seen did."""
+        """Record who filled memory that is read though no operation wrote to it: code that cannot be seen."""
         rec = self.recorder
         info = rec.calls[call]
         tensors: list[Tensor] | None = None
@@ -309,6 +312,7 @@ class RecordMode(TorchDispatchMode):
             rec.leave(number, thread)
 
 
+# Dynamo must not compile what runs once per operation or call
 for _method in (
     RecordMode.__torch_dispatch__,
     Recorder._storage_died,
@@ -353,7 +357,7 @@ class GeneratorState(NamedTuple):
     generator: Any
     device: str
     state: torch.Tensor
-    content: bytes
+    content: bytes  # of the state, to compare
 
 
 def generator_state(args: tuple[Any, ...], kwargs: dict[str, Any]) -> GeneratorState | None:
@@ -377,12 +381,12 @@ def generator_state(args: tuple[Any, ...], kwargs: dict[str, Any]) -> GeneratorS
     return GeneratorState(generator, name, state, _content(state))
 
 
-def keep_rng_state(rec: Recorder, drawn: GeneratorState, node: int) -> None:
+def keep_rng_state(rec: Recorder, before: GeneratorState, node: int) -> None:
     """After an operation has drawn: keep the state from before, if it is not what the last random one left behind."""
-    generator, device, state, content = drawn
+    generator, device, state, content = before
     if rec.rng_states.get(generator) != content:
-        default = generator is torch.default_generator or device != "cpu"
-        rec.kept.rng_states[node] = RngState(None if default else generator, device, state)
+        is_default = generator is torch.default_generator or device != "cpu"
+        rec.kept.rng_states[node] = RngState(None if is_default else generator, device, state)
     rec.rng_states[generator] = _content(generator.get_state())
 
 

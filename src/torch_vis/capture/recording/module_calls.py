@@ -33,7 +33,7 @@ from torch_vis.capture.recording.user_functions import UserFunctions
 
 # kinds of scopes in which a call of a module is an outermost one
 OUTERMOST = ("run", "optimizer")
-# that the collector has to visit for each tensor: the tensor itself, its storage, a reference to each
+# objects that the collector has to visit for each tensor: the tensor, its storage, a weak reference to each
 OBJECTS_PER_TENSOR = 4
 # f_locals is a dictionary that the frame keeps, and not a view of it
 LOCALS_ARE_COPIES = sys.version_info < (3, 13)
@@ -47,7 +47,9 @@ _active: dict[int, list[Recorder]] = {}
 _adopting: list[tuple[Recorder, frozenset[int]]] = []
 _module_call = torch.nn.Module.__call__
 _hooks: list[Any] = []
+# the collector's thresholds before a recording and during it
 _thresholds = (gc.get_threshold(), gc.get_threshold())
+# the methods of ``ESCAPES`` as torch has them, by name
 _unwrapped: dict[str, Any] = {}
 # whether code is that of a module's method, by its id; with the code, so that its id stays its own
 _methods: dict[int, tuple[CodeType, bool]] = {}
@@ -73,9 +75,9 @@ class ModuleCalls:
 
     def __exit__(self, *exception: object) -> None:
         with _lock:
-            rest = [recorder for recorder in _active[self.thread] if recorder is not self.recorder]
-            if rest:
-                _active[self.thread] = rest
+            others = [recorder for recorder in _active[self.thread] if recorder is not self.recorder]
+            if others:
+                _active[self.thread] = others
             else:
                 del _active[self.thread]
             if self.modules is not None:
@@ -143,7 +145,7 @@ def _slow_collector() -> None:
 
 
 def _restore_collector() -> None:
-    # otherwise the program has set its own meanwhile
+    # where they are others, the program has set its own meanwhile
     if gc.get_threshold() == _thresholds[1]:
         gc.set_threshold(*_thresholds[0])
 
@@ -228,6 +230,7 @@ def _call_on_other_thread(module: torch.nn.Module, args: Any, kwargs: Any) -> An
 
 @leave_alone
 def _number(recorder: Recorder, module: torch.nn.Module) -> int:
+    """The number of a module in a recording; one that was not called before gets one."""
     number = recorder.module_numbers.get(id(module))
     if number is None:
         name = type(module).__name__
@@ -319,6 +322,7 @@ def _owner(frame: FrameType) -> torch.nn.Module | None:
 
 
 def _is_method(code: CodeType) -> bool:
+    """Whether code of the user's is that of a method of a module."""
     known = _methods.get(id(code))
     if known is None:
         is_method = bool(code.co_argcount) and kind_of(code).user and _is_of_module(code)

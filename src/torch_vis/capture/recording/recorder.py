@@ -32,7 +32,7 @@ sequence_number = torch._C._autograd._get_sequence_nr
 
 get_ident = threading.get_ident
 clock = time.perf_counter_ns
-# a clock for runs that are not timed; no call is cheaper
+# the clock of runs that are not timed: always 0, and no call is cheaper
 stopped = itertools.repeat(0).__next__
 
 # in a row of the log, instead of the sequence number of a backward node
@@ -42,7 +42,7 @@ UNNUMBERED = 1 << 62
 LITERALS = (int, float, complex, str, bool, type(None))
 # How a leaf without a gradient gets its first: the tensor that was handed over, or a copy in the leaf's own layout.
 FIRST_GRADIENT = frozenset({"detach", "clone", "new_empty_strided", "_sparse_coo_tensor_unsafe"})
-# read once per process; a recorder takes copies, to number its own calls
+# plans by id of the operator, read once per process; a recorder takes copies, to number its own calls
 _plans: dict[int, OpPlan] = {}
 
 
@@ -61,9 +61,13 @@ class CallInfo(NamedTuple):
 
     call: Call
     slots: int
+    """How many tensors it takes."""
     writes: tuple[int, ...]
+    """The slots that it writes in place."""
     overwrites: frozenset[int]
+    """The slots that it writes without reading what was there."""
     shape_only: frozenset[int]
+    """The slots of which it reads the shape and no data."""
     plan: OpPlan
 
 
@@ -77,7 +81,7 @@ class ModuleEntry(NamedTuple):
 
 
 class Recorder(Tensors):
-    """What a run has done so far: the log of operations and the tables that the log refers to."""
+    """Records one run: the log of operations, and the tables of calls, lines, scopes and tensors it refers to."""
 
     def __init__(self, *, keep: bool, timing: bool = True, memory: bool = True) -> None:
         super().__init__(keep=keep, memory=memory)
@@ -93,13 +97,16 @@ class Recorder(Tensors):
         self.codes: dict[int, CodeInfo] = {}
         # ids of code that is torch's or ours, and nothing special
         self.library_codes: set[int] = set()
+        # code and instruction of each source line
         self.sites: list[tuple[CodeType | Site, int]] = []
-        # owner, parent, start, stop, the recorder's own time inside, whether it was called in backward
+        # rows: module number, parent scope, start, stop, the recorder's own time inside, whether called in backward
         self.scopes: list[Any] = [[0, -1, clock(), 0, 0, 0]]
         # the innermost open scope, by thread
         self.current: dict[int, int] = {}
         self.modules: list[ModuleEntry] = [ModuleEntry(None, "", "run", "run")]
+        # numbers among the modules, by id of the module, function or optimizer
         self.module_numbers: dict[int, int] = {}
+        # scopes of calls of autograd.Function, by its code, the sequence number and the parent scope
         self.function_scopes: dict[tuple[int, int, int], int] = {}
         # numbers of public functions among the modules
         self.function_modules: set[int] = set()
@@ -107,15 +114,18 @@ class Recorder(Tensors):
         self.rng_states: dict[Any, bytes] = {}
         # method or operator, value, source line and operation, -1 where there is none
         self.python_escapes: list[tuple[str, int, int, int]] = []
+        # operations that stand for code that could not be looked into
         self.opaque_nodes: list[int] = []
         # operations that made memory without contents, by value
         self.uninitialized: dict[int, int] = {}
+        # the call template of operations that stand for such memory being filled unseen, -1 until there is one
         self.fill_template = -1
         self.grad_writes = GradWrites()
         self.tensor_types: set[type] = {Tensor, torch.nn.Parameter}
         self.wrapper_types: dict[type, bool] = {}
         # a tensor type with a __torch_function__ of its own has been seen
         self.foreign_types = False
+        # nanoseconds that the recorder itself took
         self.overhead = 0
         # by thread: an open optimizer step and the frame it runs in
         self.open_steps: dict[int, tuple[int, Any]] = {}
@@ -205,7 +215,7 @@ class Recorder(Tensors):
         return -1
 
     def new_code(self, code: CodeType) -> CodeInfo:
-        """What a code object is, at its first appearance."""
+        """Classify a code object at its first appearance: the user's, compiled, a library's."""
         info = self.codes[id(code)] = CodeInfo(code)
         if not info.notable:
             self.library_codes.add(id(code))
@@ -254,7 +264,7 @@ class Recorder(Tensors):
         return number
 
     def module_number(self, owner: Any, path: str, type_name: str, kind: str) -> int:
-        """The number of what a scope is a call of."""
+        """The number, among the modules, of what a scope is a call of."""
         number = self.module_numbers.get(id(owner))
         if number is None:
             number = self.module_numbers[id(owner)] = len(self.modules)

@@ -63,15 +63,17 @@ class Tensors:
         self.closed = False
         # how often something could not be followed, by kind
         self.uncaptured: Counter[str] = Counter()
+        # numbers of tensor types, by shape, strides and element type
         self.types: dict[Any, int] = {}
         self.type_rows: list[TensorType] = []
+        # whether tensors of the type have no plain memory
         self.type_opaque: list[bool] = []
-        # by id of the tensor
+        # the newest version of each tensor, by id of the tensor
         self.seen: dict[int, TensorRef] = {}
         # flat rows of four: number, storage, offset and type
         self.values: list[int] = []
         self.value_numbers = itertools.count()
-        # by address
+        # blocks of memory that are alive, by address
         self.storages: dict[int, StorageRef] = {}
         # flat rows of four: number, bytes, birth and device
         self.storage_rows: list[int] = []
@@ -81,17 +83,20 @@ class Tensors:
         self.devices: dict[torch.device, int] = {torch.device("cpu"): 0}
         # storage, and how many operations there were before
         self.deaths: list[tuple[int, int]] = []
+        # weak references to tensors without plain memory, by the storage that stands for theirs
         self.opaque_refs: dict[int, Any] = {}
-        # of sparse and nested tensors, by value
+        # how many elements a sparse or nested tensor holds, by value
         self.stored_elements: dict[int, int] = {}
+        # numbers of storages
         self.external_storages: set[int] = set()
         self.written_storages: set[int] = set()
-        # weak references, by value
+        # weak references to tensors from outside, by value
         self.external_tensors: dict[int, Any] = {}
         # values in known memory that no recorded operation made
         self.aliases: list[int] = []
+        # values of tensors that were first seen in backward, on memory that was not known
         self.appeared_in_backward: list[int] = []
-        # a tensor with a conjugate or negative bit has been seen, so that types have to tell
+        # a tensor with a conjugate or negative bit has been seen, so that types have to tell them apart
         self.conj_or_neg = False
         # bound once: each binding is an object of its own
         self.on_death = self._storage_died if memory else None
@@ -135,6 +140,7 @@ class Tensors:
             self.kept.storages[storage_number] = tensor.untyped_storage()
 
     def _storage_of(self, number: int) -> int:
+        """The storage of a value that was added lately."""
         rows = self.values
         row = len(rows) - 4
         # threads may have appended in another order than they counted
@@ -153,10 +159,10 @@ class Tensors:
             offset = int(tensor.storage_offset())
         except (RuntimeError, NotImplementedError):
             return self._add_opaque(tensor, birth)
-        kind = self.types.get(key)
-        if kind is None:
-            kind = self._new_type(tensor, key)
-        if self.type_opaque[kind]:
+        type_number = self.types.get(key)
+        if type_number is None:
+            type_number = self._new_type(tensor, key)
+        if self.type_opaque[type_number]:
             return self._add_opaque(tensor, birth)
         known = self.storages.get(address)
         # a death may go unreported
@@ -173,7 +179,7 @@ class Tensors:
             device = 0 if tensor.is_cpu else self._device(tensor.device)
             self.storage_rows += (known.number, size, birth, device)
         number = next(self.value_numbers)
-        self.values += (number, known.number, offset, kind)
+        self.values += (number, known.number, offset, type_number)
         entry = self.seen[id(tensor)] = TensorRef(tensor)
         entry.number = number
         entry.address = address
@@ -207,9 +213,9 @@ class Tensors:
         except RuntimeError:
             shape = ()
         key = (shape, layout, tensor.dtype)
-        kind = self.types.get(key)
-        if kind is None:
-            kind = self.types[key] = len(self.type_rows)
+        type_number = self.types.get(key)
+        if type_number is None:
+            type_number = self.types[key] = len(self.type_rows)
             self.type_opaque.append(True)
             self.type_rows.append(TensorType(str(tensor.dtype).removeprefix("torch."), shape, (), layout))
         known = self.seen.get(id(tensor))
@@ -223,7 +229,7 @@ class Tensors:
         elements = count_stored(tensor)
         if elements is not None:
             self.stored_elements[number] = elements
-        self.values += (number, storage_number, 0, kind)
+        self.values += (number, storage_number, 0, type_number)
         entry = self.seen[id(tensor)] = TensorRef(tensor)
         entry.number = number
         entry.address = None
@@ -239,11 +245,11 @@ class Tensors:
             conj,
             neg,
         )
-        kind = self.types[key] = len(self.type_rows)
+        type_number = self.types[key] = len(self.type_rows)
         plain = tensor.layout is torch.strided and dtype not in QUANTIZED and not tensor.is_nested
         self.type_opaque.append(not plain)
         self.type_rows.append(row)
-        return kind
+        return type_number
 
     def _device(self, device: torch.device) -> int:
         return self.devices.setdefault(device, len(self.devices))

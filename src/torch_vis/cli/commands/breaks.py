@@ -25,10 +25,10 @@ def add_options(parser: Parser) -> None:
 
 def run(options: Any, out: Output) -> int:
     """Compile, and print the breaks."""
-    result = model_spec.subject(options)
-    trace = model_spec.traced(result, options, keep=False, via="dynamo")
+    subject = model_spec.subject(options)
+    trace = model_spec.traced(subject, options, keep=False, via="dynamo")
     rows = [dict(vars(row)) for row in trace.breaks]
-    out.give({"model": result.label, "breaks": rows}, _text(result.label, rows))
+    out.give({"model": subject.label, "breaks": rows}, _text(subject.label, rows))
     return int(bool(rows))
 
 

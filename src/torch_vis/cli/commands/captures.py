@@ -34,10 +34,10 @@ def run(options: Any, out: Output) -> int:
     """Capture in every way, and print the comparison."""
     import torch_vis as tv
 
-    result = model_spec.subject(options)
-    with users_code(f"{result.label} failed on {result.given}"):
+    subject = model_spec.subject(options)
+    with users_code(f"{subject.label} failed on {subject.given}"):
         which = options.capture or CAPTURES
-        compared = tv.compare_captures(result.model, *result.args, kwargs=result.kwargs, captures=which)
+        compared = tv.compare_captures(subject.model, *subject.args, kwargs=subject.kwargs, captures=which)
     rows = [row._asdict() for row in compared]
-    out.give({"model": result.label, "captures": rows}, str(compared))
+    out.give({"model": subject.label, "captures": rows}, str(compared))
     return int(not all(row["succeeded"] for row in rows))

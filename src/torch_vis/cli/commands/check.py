@@ -37,11 +37,11 @@ def run(options: Any, out: Output) -> int:
     try:
         if is_file:
             trace.graph.check()
-            said = f"{len(trace.graph):,} operations keep the rules of a graph; a replay needs the model, not a file"
+            proved = f"{len(trace.graph):,} operations keep the rules of a graph; a replay needs the model, not a file"
         else:
-            said = str(trace.check(inputs=options.inputs, shuffles=options.shuffles))
+            proved = str(trace.check(inputs=options.inputs, shuffles=options.shuffles))
     except (CheckFailed, GraphError) as error:
         out.give({"ok": False, "said": str(error)}, str(error))
         return 1
-    out.give({"ok": True, "said": said, "operations": len(trace.graph)}, said)
+    out.give({"ok": True, "said": proved, "operations": len(trace.graph)}, proved)
     return 0

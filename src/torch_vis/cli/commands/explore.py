@@ -56,12 +56,12 @@ def _opened(word: str | None, options: Any) -> Source:
         from torch_vis.interfaces.explorer.trace_source import TraceSource
 
         return TraceSource(targets.load(str(word)))
-    result = model_spec.subject(options, word, needs_inputs=False)
+    subject = model_spec.subject(options, word, needs_inputs=False)
     asked = options.input or options.backward or options.loss or options.via
-    trace = model_spec.traced(result, options) if asked else None
+    trace = model_spec.traced(subject, options) if asked else None
     from torch_vis.interfaces.explorer.explorer import source_of
 
-    source = source_of(result.model, trace=trace)
+    source = source_of(subject.model, trace=trace)
     if options.against:
-        source.title = result.label
+        source.title = subject.label
     return source

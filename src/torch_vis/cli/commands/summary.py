@@ -49,10 +49,10 @@ def run(options: Any, out: Output) -> int:
     if targets.is_weights(options.target):
         return targets.give(targets.opened(options.target, trust=options.trust), options, out)
     if not targets.is_trace(options.target):
-        result = model_spec.subject(options, needs_inputs=False)
-        if not result.can_run:
-            return _without_run(result, out)
-        trace = model_spec.traced(result, options, keep=False)
+        subject = model_spec.subject(options, needs_inputs=False)
+        if not subject.can_run:
+            return _without_run(subject, out)
+        trace = model_spec.traced(subject, options, keep=False)
     else:
         trace = trace_of(options, "summary")
     document = {**targets.facts(trace), "modules": _modules(trace)} if options.json else None

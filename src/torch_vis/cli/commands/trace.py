@@ -33,8 +33,8 @@ def add_options(parser: Parser) -> None:
 def run(options: Any, out: Output) -> int:
     """Trace, print and save."""
     targets.can_write(options.output, options.format)
-    result = model_spec.subject(options)
-    trace = model_spec.traced(result, options, keep=False)
+    subject = model_spec.subject(options)
+    trace = model_spec.traced(subject, options, keep=False)
     written = targets.write(trace, options.output, options.format, out)
     document = {**targets.facts(trace), "files": written}
     out.give(document, "" if options.quiet else trace.table(depth=options.depth, width=options.width))

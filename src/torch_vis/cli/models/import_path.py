@@ -92,8 +92,8 @@ def users_code(what: str, *, leave: tuple[type[BaseException], ...] = ()) -> Ite
         if isinstance(error, (TorchVisError, *leave)):
             raise
         text = str(error).strip().split("\n", 1)[0]
-        said = f"{type(error).__name__}: {text}" if text else type(error).__name__
-        raise UsersCodeFailed(f"{what}: {said}{_where(error)}; --traceback shows more") from error
+        summary = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        raise UsersCodeFailed(f"{what}: {summary}{_where(error)}; --traceback shows more") from error
 
 
 def _where(error: BaseException) -> str:

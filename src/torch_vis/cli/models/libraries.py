@@ -66,15 +66,17 @@ def _transformers(config: str, class_name: str | None) -> Any:
         import transformers
     except ImportError as error:
         raise missing_library("transformers") from error
-    result = _configuration(config)
-    wanted = class_name or next(iter(getattr(result, "architectures", None) or ()), None) or "AutoModel"
+    configuration = _configuration(config)
+    wanted = (
+        class_name or next(iter(getattr(configuration, "architectures", None) or ()), None) or "AutoModel"
+    )
     maker = getattr(transformers, wanted, None)
     if maker is None:
         if class_name:
             near = [name for name in dir(transformers) if "Model" in name]
             raise no_match("class of transformers", class_name, near)
         maker = transformers.AutoModel
-    return maker.from_config(result) if wanted.startswith("AutoModel") else maker(result)
+    return maker.from_config(configuration) if wanted.startswith("AutoModel") else maker(configuration)
 
 
 def _configuration(config: str) -> Any:

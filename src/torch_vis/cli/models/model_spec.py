@@ -272,9 +272,8 @@ def _fits(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], label: str)
         raise UsageError(f"the inputs do not fit {label}, which takes {signature}: {error}") from error
 
 
-def traced(found: Subject, options: Any, *, keep: bool = True, via: str | None = None) -> Trace:
+def traced(subject: Subject, options: Any, *, keep: bool = True, via: str | None = None) -> Trace:
     """One run of the model, recorded."""
-
     import torch_vis as tv
 
     via = via or getattr(options, "via", None)
@@ -284,12 +283,12 @@ def traced(found: Subject, options: Any, *, keep: bool = True, via: str | None =
     backward = bool(getattr(options, "backward", False))
     loss = _loss(getattr(options, "loss", None))
     _draw_from(options.seed + 2)  # and the same dropout
-    with users_code(f"{found.label} failed on {found.given}"), found.world:
+    with users_code(f"{subject.label} failed on {subject.given}"), subject.world:
         trace = tv.trace(
-            found.model, *found.args, kwargs=found.kwargs, backward=backward, loss=loss,
-            keep=keep and not found.fake, **more,
+            subject.model, *subject.args, kwargs=subject.kwargs, backward=backward, loss=loss,
+            keep=keep and not subject.fake, **more,
         )  # fmt: skip
-    if found.fake:
+    if subject.fake:
         trace.limits += (FAKE,)
     return trace
 

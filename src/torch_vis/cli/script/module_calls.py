@@ -1,7 +1,7 @@
 """Calls of modules, seen from outside: ``Module.__call__`` wrapped while someone watches.
 
 Hooks would be there while Dynamo compiles, and guarded on; like the recorder's own wrapper
-(``capture/scopes.py``), this one says nothing to Dynamo.
+(``capture/recording/module_calls.py``), this one says nothing to Dynamo.
 """
 
 from __future__ import annotations

@@ -115,10 +115,10 @@ class Protos:
         proto.values.dims.append(0)
         proto.indices.data_type = DTYPES["int64"]
         proto.indices.dims.append(0)
-        said = true_type(type_)
-        if said:
-            proto.values.doc_string = said
-            say(proto.values, ("dtype", said))
+        dtype = true_type(type_)
+        if dtype:
+            proto.values.doc_string = dtype
+            say(proto.values, ("dtype", dtype))
         return proto
 
     def nothing(self, name: str, type_: TensorType) -> onnx.TensorProto:

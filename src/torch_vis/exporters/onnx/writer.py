@@ -71,8 +71,8 @@ class Writer:
         while waiting:
             waiting += self._fill(*waiting.pop())
         import_domains(model, self.domains)
-        said = {**meta, **({"limits": "\n".join(limits)} if limits else {})}
-        say(model, *((str(key), str(value)) for key, value in said.items()))
+        facts = {**meta, **({"limits": "\n".join(limits)} if limits else {})}
+        say(model, *((str(key), str(value)) for key, value in facts.items()))
         return model
 
     def _name_values(self) -> list[str]:
@@ -181,8 +181,8 @@ class Writer:
             attribute=call.attributes,
         )
         name_inputs(new, (call.slots.get(slot, ALIAS) for slot, _ in reads))
-        said = self.sites[self.boxes.home[node]] == graph.node_site[node]
-        say(new, *self.facts.of_node(node, site=not said), *self._rare_facts(node, values))
+        box_has_site = self.sites[self.boxes.home[node]] == graph.node_site[node]
+        say(new, *self.facts.of_node(node, site=not box_has_site), *self._rare_facts(node, values))
         proto.value_info.extend(self._info(value) for value in values if value not in leaving)
 
     def _rare_facts(self, node: int, values: list[int]) -> list[tuple[str, str]]:
@@ -194,9 +194,9 @@ class Writer:
         if scope != self.boxes[self.boxes.home[node]].scope and graph.scope_paths[scope]:
             facts.append(("module", graph.scope_paths[scope]))
         for value in values:
-            said = true_type(graph.types[self.types[value]])
-            if said:
-                facts.append((f"type of {self.names[value]}", said))
+            dtype = true_type(graph.types[self.types[value]])
+            if dtype:
+                facts.append((f"type of {self.names[value]}", dtype))
         return facts
 
     def _box(self, proto: onnx.GraphProto, box: OnnxBox, leaving: set[int]) -> onnx.GraphProto:

@@ -208,10 +208,10 @@ def _nodes(graph: Graph, metrics: Metrics, calls: Sequence[Record]) -> Iterator[
     paths = graph.scope_paths
     for part in _chunks(len(graph)):
         reads, makes = graph.in_start[part.start : part.stop + 1], graph.out_start[part.start : part.stop + 1]
-        taken, outcome = slice(int(reads[0]), int(reads[-1])), slice(int(makes[0]), int(makes[-1]))
-        in_value, in_slot = graph.in_value[taken].tolist(), graph.in_slot[taken].tolist()
-        in_kind = [KINDS[kind] for kind in graph.in_kind[taken].tolist()]
-        out_value, out_slot = graph.out_value[outcome].tolist(), graph.out_slot[outcome].tolist()
+        in_rows, out_rows = slice(int(reads[0]), int(reads[-1])), slice(int(makes[0]), int(makes[-1]))
+        in_value, in_slot = graph.in_value[in_rows].tolist(), graph.in_slot[in_rows].tolist()
+        in_kind = [KINDS[kind] for kind in graph.in_kind[in_rows].tolist()]
+        out_value, out_slot = graph.out_value[out_rows].tolist(), graph.out_slot[out_rows].tolist()
         ins, outs = (reads - reads[0]).tolist(), (makes - makes[0]).tolist()
         columns = (
             graph.node_call[part].tolist(),

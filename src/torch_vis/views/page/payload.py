@@ -141,8 +141,8 @@ def source_lines(sites: Iterable[Site]) -> dict[str, dict[int, str]]:
     room = MOST_LINES
     for file, numbers in wanted.items():
         lines = linecache.getlines(file)
-        here = {n: lines[n - 1].rstrip()[:LONGEST] for n in sorted(numbers)[:room] if n <= len(lines)}
-        if here:
-            result[file] = here
-            room -= len(here)
+        excerpt = {n: lines[n - 1].rstrip()[:LONGEST] for n in sorted(numbers)[:room] if n <= len(lines)}
+        if excerpt:
+            result[file] = excerpt
+            room -= len(excerpt)
     return result
