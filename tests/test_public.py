@@ -106,9 +106,9 @@ SIGNATURES = {
     "Trace.latency": "(self, *, hardware=None, calibration=None)",
 }
 TRACE = """
-breaks check entry error explore figure fusion gradients graph is_open kept latency limits memory meta metrics name
-needs_tensors of output part partition program release report roofline run save show subgraph summary table time
-to_networkx to_pandas with_metrics
+breaks check entry error explore figure fusion gradients graph is_open kept latency lifetimes limits memory
+meta metrics name needs_tensors of output part partition program release report roofline run save show
+subgraph summary table time to_networkx to_pandas with_metrics
 """.split()
 
 

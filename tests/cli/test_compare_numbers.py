@@ -31,10 +31,10 @@ def test_as_data_the_two_answers_are_apart(cli: Server) -> None:
         True,
         False,
     )
-    assert found["numbers"]["facts"]["differ"] == "1 operation" and not found["changed"]
+    assert found["numbers"]["text"]["differ"] == "1 operation" and not found["changed"]
     done = cli("compare", "net.py:make_model", "net.py:make_model", *INPUT, "--numbers", "--json")
     found = json.loads(done.out)
-    assert (done.code, found["same"], found["numbers"]["facts"]["differ"]) == (0, True, "0 operations")
+    assert (done.code, found["same"], found["numbers"]["text"]["differ"]) == (0, True, "0 operations")
 
 
 def test_what_is_written_otherwise_may_give_the_same(cli: Server) -> None:

@@ -236,7 +236,7 @@ def test_a_saved_trace_opens_without_torch(tmp_path: Path) -> None:
     tv.trace(net(), torch.ones(2, 4), backward=True).save(tmp_path / "t.tvz")
     code = (
         "import sys, torch_vis as tv\n"
-        "from torch_vis.interfaces.explorer.explorer import program\n"
+        "from torch_vis.interfaces.explorer.open import program\n"
         "from torch_vis.interfaces.explorer.trace_source import TraceSource\n"
         f"shown = program(TraceSource(tv.load({str(tmp_path / 't.tvz')!r})))\n"
         "assert len(shown.source.forest) > 3 and 'torch' not in sys.modules\n"

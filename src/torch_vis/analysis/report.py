@@ -118,7 +118,7 @@ class Report(Renamed):
 
         >>> import torch, torch_vis as tv
         >>> tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3)).memory().figures()["peak_bytes"]
-        72
+        52
         """
         stored = {name: value for name, value in vars(self).items() if type(value) in SCALARS}
         computed = {

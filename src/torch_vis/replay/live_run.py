@@ -6,21 +6,21 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch.utils import _pytree as pytree
-
 from torch_vis.errors import TensorsMissing, UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Role
 
 if TYPE_CHECKING:
+    import torch
+
     from torch_vis.capture.compilers.program import Program
     from torch_vis.capture.kept_tensors import KeptTensors
     from torch_vis.graph.metrics import Metrics
 
 
-Named = list[tuple[str, torch.Tensor]]
+# A saved trace opens without torch, so that nothing here may import it before it is used.
+Named = list[tuple[str, "torch.Tensor"]]
 Flatten = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Named]
 
 
@@ -30,6 +30,8 @@ class CallSignature:
     def __init__(
         self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], flatten: Flatten
     ) -> None:
+        from torch.utils import _pytree as pytree
+
         self._flatten = flatten
         self._target = _like(target)
         named = flatten(self._target, args, kwargs)
@@ -91,6 +93,8 @@ class CallSignature:
 def _like(target: Callable[..., Any]) -> Callable[..., Any]:
     """Something with the signature of the target that does not keep the target alive."""
 
+    import torch
+
     def stand_in() -> None: ...
 
     try:
@@ -106,6 +110,8 @@ def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def _literals(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    from torch.utils import _pytree as pytree
+
     leaves = pytree.tree_leaves((args, [kwargs[name] for name in sorted(kwargs)]))
     return [leaf for leaf in leaves if isinstance(leaf, (bool, int, float, str))]
 

@@ -134,7 +134,7 @@ def test_the_model_is_left_alone():
 def test_it_draws_and_lists():
     found = tv.advise.quantization(network(), X)
     assert len(found.figure().data) == 4 and len(found.figure("matplotlib").axes) == 1
-    assert len(found.to_pandas()) == 6 and found.to_dict()["facts"]["int8"]
+    assert len(found.to_pandas()) == 6 and found.to_dict()["text"]["int8"]
 
 
 class Experts(nn.Module):

@@ -90,7 +90,7 @@ def test_nan_is_found_where_it_was_born():
 
     flow = small(nn.Linear(3, 2), Wrong(), nn.ReLU()).gradients()
     assert flow.born is not None and (flow.born.name, flow.born.path) == ("sqrt", "1")
-    assert "sqrt" in flow.facts()["NaN born"] and "test_contents.py" in flow.facts()["NaN born"]
+    assert "sqrt" in flow.facts()["NaN born"] and "test_tensor_stats.py" in flow.facts()["NaN born"]
 
 
 def test_an_infinite_mask_is_no_nan():
@@ -131,7 +131,7 @@ def test_two_runs_take_turns_with_random_streams_of_their_own():
     one, two = Stepper(t.graph, t.kept), Stepper(t.graph, t.kept)
     with quiet(one.plan.generators):
         for here, there in zip(one.steps(), two.steps(), strict=True):
-            for a, b in zip(one.made(here), two.made(there), strict=True):
+            for a, b in zip(one.outputs(here), two.outputs(there), strict=True):
                 assert here == there and (
                     a.numel() == 0 or same_bits(a, b) or t.graph.nodes[here].name == "empty_like"
                 )
@@ -209,7 +209,7 @@ def test_nan_born_in_backward_is_told_with_the_line_to_mend():
     flow = small(nn.Linear(3, 3), Root()).gradients()
     line = Root.forward.__code__.co_firstlineno + 1
     assert flow.born.phase == "backward" and flow.born.site.line != line
-    assert f"test_contents.py:{line} in" in flow.facts()["NaN born"]
+    assert f"test_tensor_stats.py:{line} in" in flow.facts()["NaN born"]
     assert "(backward of " in flow.facts()["NaN born"]
 
 

@@ -406,7 +406,7 @@ def test_files_that_are_no_calibration_are_refused(tmp_path: Path) -> None:
         path.write_text(content)
         with pytest.raises(error):
             tv.hardware.load(path)
-    plain = made_up().to_dict()
+    plain = made_up().to_plain()
     plain["samples"]["time_ns"].pop()
     path.write_text(json.dumps(plain))
     with pytest.raises(CorruptFile, match="length"):

@@ -185,7 +185,7 @@ def test_a_module_called_again_counts_each_call_and_one_inside_itself_once() -> 
 
 def test_backward_operations_count_for_the_line_of_their_forward_operation() -> None:
     t = tv.trace(lambda x: x.sin(), torch.rand(3, requires_grad=True), backward=True)
-    line = next(row for row in t.time().lines if "test_timing" in row.name and "lambda" in row.name)
+    line = next(row for row in t.time().lines if "test_breakdown" in row.name and "lambda" in row.name)
     backward = [node for node in t.graph.nodes if node.link is not None and node.link.name == "sin"]
     assert {"cos", "mul"} <= {node.name for node in backward} and line.operations == 1 + len(backward)
 

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 import torch_vis as tv
 from tests.kit.fake import difference
-from torch_vis.capture.fake import kernel_shapes as fake_rules
+from torch_vis.capture.fake import tensors as fake_rules
 
 aten = torch.ops.aten
 needs_onednn = pytest.mark.skipif(

@@ -41,7 +41,7 @@ class LiveTensors(list[Tensor]):
 
     >>> import torch, torch_vis as tv
     >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3))
-    >>> str(t.memory().at(1)).splitlines()[2].split()[:5]
+    >>> next(line for line in str(t.memory().at(1)).splitlines() if " weight " in line).split()[:5]
     ['24', 'B', 'weight', 'f32[2,', '3]']
     """
 

@@ -40,8 +40,8 @@ def run(options: Any, out: Output) -> int:
             f"the explorer needs a terminal; {PROGRAM} summary {options.target or '…'} prints the tree anywhere"
         )
     out.say(f"opening {options.target or 'the model'} …")  # torch alone may take seconds
-    from torch_vis.interfaces.explorer.explorer import program
-    from torch_vis.interfaces.explorer.explorer import run as show
+    from torch_vis.interfaces.explorer.open import program
+    from torch_vis.interfaces.explorer.open import run as show
 
     against = _opened(options.against, options) if options.against else None
     show(program(_opened(options.target, options), against=against))

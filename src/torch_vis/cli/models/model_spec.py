@@ -13,7 +13,6 @@ from torch_vis.cli.models import inputs, libraries
 from torch_vis.cli.models.import_path import UsersCodeFailed, users_code
 from torch_vis.cli.parser import Parser
 from torch_vis.errors import UsageError
-from torch_vis.graph.record import Limit
 
 if TYPE_CHECKING:
     import torch
@@ -25,9 +24,7 @@ if TYPE_CHECKING:
 SEEDS = 2**64  # that torch tells apart
 VIA = ("fx", "export", "dynamo", "aot")
 LOSSES = ("sum", "mean")
-FAKE = Limit(
-    "shapes only: no numbers were computed, and the times are those of working out shapes", kind="shapes"
-)
+FAKE = "shapes only: no numbers were computed, and the times are those of working out shapes"
 
 
 class Subject(NamedTuple):
@@ -289,7 +286,9 @@ def traced(subject: Subject, options: Any, *, keep: bool = True, via: str | None
             keep=keep and not subject.fake, **more,
         )  # fmt: skip
     if subject.fake:
-        trace.limits += (FAKE,)
+        from torch_vis.graph.record import Limit
+
+        trace.limits += (Limit(FAKE, kind="shapes"),)
     return trace
 
 

@@ -415,7 +415,7 @@ def _declared(code: str) -> dict[str, ScriptClass]:
     classes = {}
     heads = list(re.finditer(r"^class (\w+)\((\w+)\):$", code, re.MULTILINE))
     ends = [head.start() for head in heads[1:]]
-    for head, end in zip(heads, [*ends, len(code)], strict=True):
+    for head, end in zip(heads, [*ends, len(code)]):
         body = code[head.end() : end]
         classes[head[1]] = ScriptClass(
             head[2] == "Module",

@@ -473,7 +473,7 @@ class ModuleSource(Source):
         """What quantizing or pruning this module's own weights would bring, from the weights themselves."""
         return advise(self.modules[row])
 
-    def batchsizes(self) -> Sequence[Advice] | None:
+    def batch_sizes(self) -> Sequence[Advice] | None:
         """How large a batch fits this machine's memory."""
         return None if self.trace is None else batch_advice(self.model, self.trace)
 

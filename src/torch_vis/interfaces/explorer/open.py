@@ -1,0 +1,40 @@
+"""The explorer's program on a source that is there already; nothing here needs torch, so a saved trace opens fast."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from torch_vis.errors import UsageError, missing_extra
+from torch_vis.views.terminal.config import ExplorerConfig
+
+if TYPE_CHECKING:
+    from torch_vis.views.terminal.app import Explorer
+    from torch_vis.views.terminal.source import Source
+
+
+def program(source: Source, *, against: Source | None = None, config: Any = None) -> Explorer:
+    """The explorer as a Textual application that is not running yet."""
+    try:
+        from torch_vis.views.terminal.app import Explorer
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("textual", "rich"):
+            raise
+        raise missing_extra("textual", "tui") from error
+
+    if config is not None and not isinstance(config, ExplorerConfig):
+        raise UsageError(f"config is an ExplorerConfig, not {type(config).__name__}")
+    if against is not None:
+        if against.title == source.title:  # or the two could not be told apart
+            source.title, against.title = f"{source.title} (first)", f"{against.title} (second)"
+        source.other = against
+    return Explorer(source, config)
+
+
+def run(shown: Explorer) -> None:
+    """Take the terminal until the user quits."""
+    if not (sys.__stdin__ and sys.__stdin__.isatty() and sys.__stdout__ and sys.__stdout__.isatty()):
+        raise UsageError(
+            "the explorer needs a terminal; without one, export_model_summary(model) gives the tree as text"
+        )
+    shown.run()
