@@ -252,7 +252,7 @@ def test_heat_maps_without_data_say_what_would_give_it(page: Page) -> None:
     )
     grey = [text for text, disabled in options if disabled]
     assert any("gradient norm (save t.with_metrics(t.gradients())" in text for text in grey)
-    assert any("roofline bound (t.roofline()" in text for text in grey)
+    assert any("roofline bound (save t.with_metrics(t.roofline())" in text for text in grey)
     assert not any("t.gradients" in text for text, disabled in options if not disabled)
 
 

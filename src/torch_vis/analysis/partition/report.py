@@ -155,7 +155,7 @@ class PartitionReport(Report):
         return self.columns.count
 
     @property
-    def flops(self) -> int:
+    def total_flops(self) -> int:
         """What all parts compute."""
         return int(self.columns.flops.sum())
 
@@ -173,7 +173,7 @@ class PartitionReport(Report):
         """How many parts, and what passes between them."""
         return {
             "parts": f"{self.part_count:,}, of {len(self.graph):,} operations",
-            "FLOPs": count(self.flops),
+            "FLOPs": count(self.total_flops),
             "passes between parts": size(self.transfer_bytes),
             "stays inside": size(self.internal_bytes),
         }
