@@ -35,6 +35,8 @@ QUICK_CASES = frozenset(
 # Files that start browsers, terminals, compilers or many processes, or that prove by brute force.
 SLOW_FILES = frozenset(
     """
+    views/terminal/test_app.py test_examples.py exporters/test_netron.py exporters/test_python_code_zoo.py
+    cli/test_run.py analysis/fusion/test_compiled_kernels.py capture/compilers/test_via_zoo.py
     """.split()
 )
 

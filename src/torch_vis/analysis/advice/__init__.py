@@ -1,1 +1,1 @@
-"""Advice that takes many runs: batch size, quantization, pruning."""
+"""Advice that takes runs of its own: batch size, quantization, pruning, checkpointing."""

@@ -1,1 +1,1 @@
-"""What stands beside the tree: one file per panel, each a function of the source, a row and a width."""
+"""The explorer's panels by subject, each a function of the source, a row and the canvas it draws on."""
