@@ -8,6 +8,7 @@
     │   ├── CaptureFailed              a compiler cannot take the program; names the line and what would work
     │   ├── NothingToDifferentiate     backward asked for, no differentiable output, or a loss that is no scalar
     │   ├── NoMatch                    a name that matches no module, operation, phase, exporter or view
+    │   ├── NoOption (TypeError)       a keyword argument that a call does not have; the model's go into kwargs=
     │   └── MissingExtra (ImportError) an optional package is absent; the message holds the pip line
     ├── GraphError                     a graph that breaks its own rules; names the node
     ├── CheckFailed                    a replay that differs from the run; names the operation, line and module
@@ -23,11 +24,51 @@ A model's own exceptions are never wrapped: they reach the caller as they were r
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec, TypeVar
+
+LONGEST = 4000  # letters of a message
+LONGEST_NAME = 120  # letters of a name or a reason in one
+
+
+def inert(text: str, instead: str = "�") -> str:
+    r"""Text of a model or a file as it may be shown: control codes and marks that turn text around are replaced.
+
+    >>> inert("a\x1b[2Jb\u202e"), inert("two\nlines", " ")
+    ('a�[2Jb�', 'two lines')
+    """
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else instead for letter in text)
+
+
+def inert_lines(text: str) -> str:
+    r"""Text of several lines as it may be shown.
+
+    >>> inert_lines("a\x1b[2J\nb")
+    'a�[2J\nb'
+    """
+    return text if text.isprintable() else "\n".join(map(inert, text.split("\n")))
+
+
+def shortened(text: str, most: int = LONGEST_NAME) -> str:
+    """A text that is not longer than so many letters: one that is loses its middle.
+
+    >>> shortened("a" * 1000, 9)
+    'aaaa…aaaa'
+    """
+    if len(text) <= most:
+        return text
+    head = most // 2
+    return f"{text[:head]}…{text[len(text) - (most - 1 - head) :]}"
 
 
 class TorchVisError(Exception):
     """The base of every error that torch_vis raises.
+
+    What a message says of a model or a file can do nothing to a terminal: it is on one line and has no control codes.
 
     >>> import torch_vis as tv
     >>> try:
@@ -36,6 +77,13 @@ class TorchVisError(Exception):
     ...     print(type(error).__name__)
     NotTraceable
     """
+
+    def __init__(self, *parts: object) -> None:
+        super().__init__(*(self._harmless(part) if isinstance(part, str) else part for part in parts))
+
+    @staticmethod
+    def _harmless(text: str) -> str:
+        return inert(" ".join(shortened(text, LONGEST).splitlines()))
 
 
 class UsageError(TorchVisError, ValueError):
@@ -60,6 +108,11 @@ class CaptureFailed(UsageError):
     line: int | None = None
     function: str | None = None
 
+    @staticmethod
+    def _harmless(text: str) -> str:
+        # a paragraph for each of its parts
+        return inert_lines(shortened(text, LONGEST))
+
 
 class NothingToDifferentiate(UsageError):
     """Backward was asked for, and there is no differentiable output or the loss is not a scalar."""
@@ -67,6 +120,10 @@ class NothingToDifferentiate(UsageError):
 
 class NoMatch(UsageError, LookupError):
     """A name that matches nothing; the message offers the nearest ones."""
+
+
+class NoOption(UsageError, TypeError):
+    """A keyword argument that a call does not have, often one of the model's."""
 
 
 class MissingExtra(UsageError, ImportError):
@@ -111,7 +168,8 @@ def no_match(kind: str, name: str, choices: Iterable[str]) -> NoMatch:
     >>> str(no_match("view", "plotli", ["plotly", "text"]))
     "no view 'plotli'; did you mean 'plotly'? There are: 'plotly', 'text'"
     """
-    known = sorted(set(choices))
+    name = shortened(name)
+    known = sorted({shortened(choice) for choice in choices})
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5) or _near_ends(name, known)
     shown = known[:FEW]
     while len(shown) > 3 and sum(map(len, shown)) > ROOM:
@@ -140,3 +198,45 @@ def missing_extra(package: str, extra: str | None = None) -> MissingExtra:
     "plotly is not installed; run: pip install 'torch-vis[plotly]'"
     """
     return MissingExtra(f"{package} is not installed; run: pip install 'torch-vis[{extra or package}]'")
+
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
+
+def takes_kwargs(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Of a function that calls a model with ``kwargs``, tell someone who wrote the model's arguments beside its own.
+
+    >>> import torch, torch_vis as tv
+    >>> try:
+    ...     tv.trace(torch.nn.Linear(3, 2), input=torch.ones(1, 3))
+    ... except tv.errors.NoOption as error:
+    ...     print(error)
+    trace() has no option 'input'; what the model takes by name goes into kwargs: kwargs={'input': …}
+    """
+    known = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def call(*args: Given.args, **options: Given.kwargs) -> Result:
+        unknown = [name for name in options if name not in known]
+        if unknown:
+            raise _no_option(function.__name__, unknown, known, args[0] if args else options.get("model"))
+        return function(*args, **options)
+
+    return call
+
+
+def _no_option(call: str, unknown: list[str], known: Iterable[str], model: Any) -> NoOption:
+    try:
+        own = inspect.signature(getattr(model, "forward", model)).parameters
+    except (TypeError, ValueError):
+        own = {}  # type: ignore[assignment]
+    name = next((name for name in unknown if name not in own), unknown[0])
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+    if near and name not in own:
+        return NoOption(f"{call}() has no option {name!r}; did you mean {near[0]!r}?")
+    listed = ", ".join(f"{name!r}: …" for name in unknown)
+    quoted = " and ".join(map(repr, unknown))
+    return NoOption(
+        f"{call}() has no option {quoted}; what the model takes by name goes into kwargs: kwargs={{{listed}}}"
+    )

@@ -1,31 +1,29 @@
-"""The columns of a graph, what follows from them (edges, users, ancestors), and how they are searched."""
+"""The columns of a graph, and what follows from them: edges, users, ancestors."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from fnmatch import translate
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from torch_vis.errors import UsageError, no_match
-from torch_vis.graph.call import Call, short_name
+from torch_vis.graph.call import Call
 from torch_vis.graph.schema import (
     COLUMNS,
+    LATER_TABLES,
     TABLES,
-    Flag,
     Kind,
     Module,
-    Phase,
+    Placement,
+    RankGroup,
     ResultRow,
     Site,
     TensorType,
 )
 from torch_vis.graph.text import many
 from torch_vis.graph.tree import ScopeTree
-from torch_vis.graph.types import Bools, Ints
+from torch_vis.graph.types import Ints
 
 
 class Columns:
@@ -37,6 +35,8 @@ class Columns:
     node_link: Ints
     node_phase: Ints
     node_flags: Ints
+    node_api: Ints
+    node_api_first: Ints
     in_start: Ints
     out_start: Ints
     in_value: Ints
@@ -61,6 +61,18 @@ class Columns:
     result_start: Ints
     result_value: Ints
     result_kind: Ints
+    comm_node: Ints
+    comm_group: Ints
+    comm_seq: Ints
+    comm_peer: Ints
+    comm_tag: Ints
+    wait_node: Ints
+    wait_comm: Ints
+    resize_storage: Ints
+    resize_node: Ints
+    resize_bytes: Ints
+    placed_value: Ints
+    placed_how: Ints
     calls: tuple[Call, ...]
     types: tuple[TensorType, ...]
     sites: tuple[Site, ...]
@@ -68,14 +80,20 @@ class Columns:
     names: tuple[str, ...]
     devices: tuple[str, ...]
     results: tuple[ResultRow, ...]
+    groups: tuple[RankGroup, ...]
+    placements: tuple[Placement, ...]
 
     def __init__(self, columns: Mapping[str, Ints], tables: Mapping[str, Sequence[Any]]) -> None:
+        rows = {COLUMNS[name].along: len(column) for name, column in columns.items() if name in COLUMNS}
         for name, spec in COLUMNS.items():
-            column = np.ascontiguousarray(columns[name], dtype=spec.dtype)
+            given = columns.get(name)
+            if given is None and spec.default is not None:
+                given = np.full(rows.get(spec.along, 0), spec.default, dtype=spec.dtype)
+            column = np.ascontiguousarray(columns[name] if given is None else given, dtype=spec.dtype)
             column.flags.writeable = False
             self.__dict__[name] = column
         for name in TABLES:
-            self.__dict__[name] = tuple(tables[name])
+            self.__dict__[name] = tuple(tables.get(name, ()) if name in LATER_TABLES else tables[name])
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a graph is immutable; {name!r} cannot be set")
@@ -214,70 +232,3 @@ class Columns:
     def nbytes(self) -> int:
         """Bytes that the columns hold."""
         return sum(self.__dict__[name].nbytes for name in COLUMNS)
-
-
-def find(
-    graph: Columns,
-    *,
-    path: str | None,
-    op: str | None,
-    phase: str | None,
-    dtype: str | None,
-    flag: str | None,
-) -> Ints:
-    """The numbers of the nodes that match every pattern given."""
-    for name, pattern in {"path": path, "op": op, "phase": phase, "dtype": dtype, "flag": flag}.items():
-        if pattern is not None and not isinstance(pattern, str):
-            raise UsageError(f"{name} is a pattern of text, not {pattern!r}")
-    mask = np.ones(len(graph), dtype=bool)
-    if path is not None:
-        mask &= _scopes(graph, path)[graph.node_scope]
-    if op is not None:
-        mask &= _calls(graph, op)[graph.node_call]
-    if phase is not None:
-        mask &= graph.node_phase == _code(Phase, phase, "phase")
-    if flag is not None:
-        mask &= (graph.node_flags & _code(Flag, flag, "flag")) != 0
-    if dtype is not None:
-        mask &= _makes(graph, dtype)
-    return np.flatnonzero(mask)
-
-
-def _scopes(graph: Columns, pattern: str) -> Bools:
-    """Which scopes are calls of modules whose path matches, or lie inside one."""
-    paths = [module.path for module in graph.modules]
-    matches = _matcher(pattern)
-    hit = np.array([matches(path) for path in paths], dtype=bool)
-    if not hit.any():
-        raise no_match("module", pattern, paths)
-    return graph.tree.inside_some(hit[graph.scope_module])
-
-
-def _calls(graph: Columns, pattern: str) -> Ints:
-    """Which call templates are of an operator whose name matches."""
-    matches = _matcher(pattern)
-    names = ((call.op, call.op.partition(".")[0], short_name(call.op)) for call in graph.calls)
-    return np.array([any(map(matches, name)) for name in names], dtype=bool).reshape(len(graph.calls))
-
-
-def _makes(graph: Columns, pattern: str) -> Ints:
-    """Which nodes make a value whose element type matches."""
-    matches = _matcher(pattern)
-    hit = np.array([matches(row.dtype) for row in graph.types], dtype=bool).reshape(len(graph.types))
-    mask = np.zeros(len(graph), dtype=bool)
-    if len(graph.out_value):
-        matching = graph.out_value[hit[graph.value_type[graph.out_value]]]
-        mask[graph.value_producer[matching]] = True
-    return mask
-
-
-def _code(codes: type[Phase] | type[Flag], name: str, kind: str) -> int:
-    known = {code.name.lower(): int(code) for code in codes}
-    if name not in known:
-        raise no_match(kind, name, known)
-    return known[name]
-
-
-def _matcher(pattern: str) -> Callable[[str], bool]:
-    compiled = re.compile(translate(pattern))
-    return lambda text: compiled.match(text) is not None

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
+from torch_vis.graph.call import Call, short_name
 from torch_vis.graph.columns import Columns
 from torch_vis.graph.metrics import Column
 from torch_vis.graph.schema import Flag, Kind, Phase, Role
@@ -29,6 +32,26 @@ def plain_views(graph: Columns) -> Bools:
     return views
 
 
+def passing_views(graph: Columns) -> Bools:
+    """The plain views that are looked through: all but those that are all that a module does, such as a ``Flatten``'s.
+
+    >>> import torch, torch_vis as tv
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
+    >>> graph = tv.trace(model, torch.ones(1, 2, 2)).graph
+    >>> [node.name for node, passes in zip(graph.nodes, passing_views(graph)) if passes]
+    ['t']
+    """
+    views, tree = plain_views(graph), graph.tree
+    works = np.zeros(len(tree), dtype=bool)
+    works[graph.node_scope[~views]] = True
+    kinds = np.array([module.kind for module in graph.modules])[graph.scope_module]
+    has_path = np.array([bool(path) for path in graph.scope_paths], dtype=bool)
+    looks_only = (kinds == "module") & has_path & ~tree.around_some(works)
+    around = tree.nearest(kinds != "function")
+    passing: Bools = views & ~((around > 0) & looks_only[around])[graph.node_scope]
+    return passing
+
+
 def bases(graph: Columns, views: Bools, *, by_argument: bool = False) -> Ints:
     """For each value that one of the operations ``views`` makes, the value that it is a view of; for others, itself.
 
@@ -38,9 +61,8 @@ def bases(graph: Columns, views: Bools, *, by_argument: bool = False) -> Ints:
     is_viewed = graph.in_slot == 0 if by_argument else graph.in_kind != Kind.SHAPE
     rows = np.flatnonzero(views[graph.in_node] & is_viewed)[::-1]
     viewed = np.full(len(graph), -1, dtype=np.int64)  # by node
-    viewed[graph.in_node[rows]] = graph.in_value[
-        rows
-    ]  # the rows are reversed, so of several the first one stays
+    # the rows are reversed, so of several the first one stays
+    viewed[graph.in_node[rows]] = graph.in_value[rows]
     base = np.arange(len(graph.value_type), dtype=np.int64)
     of_views = viewed[graph.out_node] >= 0
     base[graph.out_value[of_views]] = viewed[graph.out_node[of_views]]
@@ -69,6 +91,65 @@ def outputs_by_slot(graph: Columns, node: int) -> dict[int, int]:
     """The values that an operation makes, by slot: from 0 what it returns, below 0 what it writes to."""
     start, stop = graph.output_span(node)
     return dict(zip(graph.out_slot[start:stop].tolist(), graph.out_value[start:stop].tolist()))
+
+
+def ancestors(graph: Columns, nodes: Iterable[int]) -> Bools:
+    """Which operations some others depend on, these included; what is taken of a shape counts as well.
+
+    >>> import torch, torch_vis as tv
+    >>> graph = tv.trace(lambda x: (x.exp().sin(), x.cos()), torch.ones(2)).graph
+    >>> ancestors(graph, [1]).tolist()
+    [True, True, False]
+    """
+    reached = np.zeros(len(graph), dtype=bool)
+    stack = [node for node in nodes if node >= 0]
+    reached[stack] = True
+    start, producer = graph.in_start.tolist(), graph.value_producer[graph.in_value].tolist()
+    while stack:
+        node = stack.pop()
+        for row in range(start[node], start[node + 1]):
+            before = producer[row]
+            if before >= 0 and not reached[before]:
+                reached[before] = True
+                stack.append(before)
+    return reached
+
+
+def declared_slots(graph: Columns) -> Ints:
+    """For each output which of the results that its operator declares it is; below 0 what is written to.
+
+    A backward leaves out what its mask says, so that the first result that it returns may be the second that it has.
+
+    >>> import torch, torch_vis as tv
+    >>> conv = torch.nn.Conv2d(1, 1, 1)
+    >>> graph = tv.trace(conv, torch.ones(1, 1, 2, 2), backward=True).graph
+    >>> node = [node.name for node in graph.nodes].index("convolution_backward")
+    >>> declared_slots(graph)[slice(*graph.output_span(node))].tolist()
+    [1, 2]
+    """
+    slots: Ints = graph.out_slot.astype(np.int64)
+    masks = {number: mask for number, call in enumerate(graph.calls) if (mask := _output_mask(call))}
+    if not masks:
+        return slots
+    calls = graph.node_call.tolist()
+    for node in np.flatnonzero(np.isin(graph.node_call, list(masks))).tolist():
+        span = slice(*graph.output_span(node))
+        wanted = [slot for slot, is_wanted in enumerate(masks[calls[node]]) if is_wanted]
+        # some kernels return all the same
+        if (slots[span] >= 0).sum() == len(wanted):
+            slots[span] = [wanted[slot] if slot >= 0 else slot for slot in slots[span].tolist()]
+    return slots
+
+
+def _output_mask(call: Call) -> tuple[bool, ...] | None:
+    """Which gradients a backward is asked for, in the order of its results; None where it does not say."""
+    if "backward" not in short_name(call.op):
+        return None
+    arguments = (*call.args, *(argument for _, argument in call.kwargs))
+    masks = (
+        arg for arg in arguments if type(arg) is tuple and arg and all(type(part) is bool for part in arg)
+    )
+    return next(masks, None)
 
 
 def parameters_used(graph: Columns) -> Column:

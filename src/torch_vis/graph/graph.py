@@ -8,22 +8,28 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from torch_vis.graph.call import Call, short_name
-from torch_vis.graph.columns import Columns, find
+from torch_vis.graph.columns import Columns
+from torch_vis.graph.query.matching import GraphQuery, find
 from torch_vis.graph.schema import (
     COLUMNS,
+    MODULE_KINDS,
     TABLES,
     Flag,
     Kind,
     Module,
     Phase,
+    Placement,
+    RankGroup,
     ResultRow,
     Role,
     Site,
     TensorType,
 )
+from torch_vis.graph.text import inert, shortened
 from torch_vis.graph.types import Ints
 from torch_vis.graph.verify import check
 
+LONGEST = 400  # letters of a call in a row's repr
 Record = TypeVar("Record", bound=Hashable)
 RowType = TypeVar("RowType", bound="Row")
 
@@ -104,6 +110,18 @@ class Node(Row):
         return None if link < 0 else Node(self.graph, link)
 
     @property
+    def api(self) -> str | None:
+        """The function of torch's whose call in the program ran it, by its last name; None where that is not known.
+
+        >>> import torch, torch_vis as tv
+        >>> graph = tv.trace(lambda x, w: torch.nn.functional.linear(x, w), torch.ones(1, 3), torch.ones(2, 3)).graph
+        >>> [(node.name, node.api) for node in graph.nodes]
+        [('t', 'linear'), ('mm', 'linear')]
+        """
+        api = int(self.graph.node_api[self.index])
+        return None if api < 0 else self.graph.names[api]
+
+    @property
     def flags(self) -> tuple[str, ...]:
         """Marks such as ``"escape"`` (a value left for Python here) or ``"random"``."""
         bits = int(self.graph.node_flags[self.index])
@@ -149,8 +167,8 @@ class Node(Row):
         return f"{outputs} = {text}" if outputs else text
 
     def __repr__(self) -> str:
-        where = f" in {self.path}" if self.path else ""
-        return f"<node {self.index}: {self.format()}{where}>"
+        where = f" in {shortened(self.path)}" if self.path else ""
+        return inert(f"<node {self.index}: {shortened(self.format(), LONGEST)}{where}>")
 
 
 class Value(Row):
@@ -217,7 +235,7 @@ class Value(Row):
         return None if carried < 0 else Value(self.graph, carried)
 
     def __repr__(self) -> str:
-        name = f" {self.name!r}" if self.name else ""
+        name = f" {shortened(self.name)!r}" if self.name else ""
         return f"<value {self.index}: {self.type} {self.role}{name}>"
 
 
@@ -238,7 +256,7 @@ class Scope(Row):
 
     @property
     def kind(self) -> str:
-        """``"module"``, ``"function"``, ``"optimizer"``, ``"operator"``, ``"compiled"`` or ``"run"``."""
+        """What it is a call of: ``"module"``, ``"function"``, ``"optimizer"``, ``"run"`` or another of its kinds."""
         return self._module.kind
 
     @property
@@ -258,7 +276,9 @@ class Scope(Row):
 
     def __repr__(self) -> str:
         again = f" call {self.call}" if self.call else ""
-        return f"<scope {self.index}: {self.path or '(root)'} {self.type}{again}>"
+        return inert(
+            f"<scope {self.index}: {shortened(self.path) or '(root)'} {shortened(self.type)}{again}>"
+        )
 
 
 class Result(Row):
@@ -292,7 +312,7 @@ class Result(Row):
         return self.graph.results[self.index]
 
     def __repr__(self) -> str:
-        return f"<{self.kind} {self.name!r}: {self.value.type}>"
+        return f"<{self.kind} {shortened(self.name)!r}: {self.value.type}>"
 
 
 class Rows(Sequence[RowType], Generic[RowType]):
@@ -376,7 +396,7 @@ class Graph(Columns):
 
     def find(
         self,
-        path: str | None = None,
+        path: Any = None,
         *,
         op: str | None = None,
         phase: str | None = None,
@@ -385,15 +405,29 @@ class Graph(Columns):
     ) -> Rows[Node]:
         """The operations that match every pattern given.
 
-        ``path`` is a glob over module paths (a module's own operations and those of the modules inside it),
-        ``op`` a glob over operator names with or without namespace.
+        ``path`` is any selector (``torch_vis.graph.query.selector`` has the language): a module's path or pattern
+        stands for its own operations and those of the modules inside it. ``op`` is a pattern of operator names, with or
+        without namespace; one without ``*`` that names no operator of the run raises ``NoMatch``.
 
         >>> import torch, torch_vis as tv
         >>> t = tv.trace(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), torch.ones(1, 3))
         >>> [node.name for node in t.graph.find("0", op="add*", phase="forward")]
         ['addmm']
+        >>> [node.index for node in t.graph.find("class:Linear & op:add* | 1/relu:0")]
+        [1, 2]
         """
-        return Rows(self, Node, find(self, path=path, op=op, phase=phase, dtype=dtype, flag=flag))
+        query = self.query(*MODULE_KINDS)
+        numbers = find(self, query, path=path, op=op, phase=phase, dtype=dtype, flag=flag)
+        return Rows(self, Node, numbers)
+
+    def query(self, *kinds: str) -> GraphQuery:
+        """What answers selectors on this graph; ``kinds`` are those of scopes that can be named, modules by default."""
+        return GraphQuery(
+            self,
+            node=lambda index: Node(self, index),
+            scope=lambda index: Scope(self, index),
+            kinds=kinds or ("module",),
+        )
 
     def check(self) -> None:
         """Verify the graph against its own rules; raises ``GraphError`` that names the offending node.
@@ -449,6 +483,8 @@ class GraphBuilder:
         self.names: Table[str] = Table()
         self.devices: Table[str] = Table()
         self.results: list[ResultRow] = []
+        self.groups: list[RankGroup] = []
+        self.placements: Table[Placement] = Table()
         self._columns: dict[str, Ints] = {}
 
     def set(self, **columns: Ints | Sequence[int]) -> None:
@@ -463,7 +499,7 @@ class GraphBuilder:
         for name, spec in COLUMNS.items():
             if name in self._columns:
                 columns[name] = self._columns[name]
-            else:
+            elif spec.default is None:
                 columns[name] = np.zeros(1 if spec.along.endswith("+1") else 0, dtype=spec.dtype)
         if not len(columns["scope_call"]) and "scope_call" not in self._columns:
             columns["scope_parent"] = np.array([-1], dtype=np.int32)
@@ -484,4 +520,6 @@ class GraphBuilder:
             "names": self.names.rows,
             "devices": self.devices.rows,
             "results": self.results,
+            "groups": self.groups,
+            "placements": self.placements.rows,
         }

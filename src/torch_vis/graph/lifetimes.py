@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from torch_vis.errors import UsageError
-from torch_vis.graph.call import short_name
+from torch_vis.graph.call import Call, Slot, short_name
 from torch_vis.graph.graph import Graph, Value
 from torch_vis.graph.metrics import Metrics
-from torch_vis.graph.schema import Flag, Phase, Role, Site, TensorType
+from torch_vis.graph.schema import Flag, Kind, Phase, Role, Site, TensorType
 from torch_vis.graph.types import Bools, Ints
 
 COLUMNS = ("alloc_bytes", "free_bytes", "live_bytes")
@@ -45,6 +45,52 @@ def peak_memory(metrics: Metrics) -> Peak | None:
         during = np.where(live.known, during, -1)
     node = int(during.argmax())
     return Peak(node, int(during[node]))
+
+
+def next_run(graph: Graph, metrics: Metrics, meta: Mapping[str, Any]) -> NextRun | None:
+    """A training step from the second on, where the recorded one made the optimizer's state; else None.
+
+    >>> import torch, torch_vis as tv
+    >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3))
+    >>> next_run(t.graph, t.metrics, t.meta) is None
+    True
+    """
+    if not (graph.value_role == Role.OPTIMIZER_STATE).any() or any(name not in metrics for name in COLUMNS):
+        return None
+    zeroed = meta.get("zeroed_at")
+    places = [place for place in zeroed if type(place) is int] if isinstance(zeroed, (list, tuple)) else []
+    return Lifetimes(graph, metrics).next_run(places)
+
+
+PLAIN_SUM = (Slot(0), Slot(1))
+
+
+def is_plain_sum(call: Call) -> bool:
+    """Whether a call adds two tensors and nothing more, as autograd does where gradients meet."""
+    return call.op == "aten::add.Tensor" and call.args == PLAIN_SUM
+
+
+class InPlaceSums(NamedTuple):
+    """Blocks that are only made where somebody records, and for each the one that a plain run writes to."""
+
+    made: Ints
+    reused: Ints
+
+
+def in_place_sums(graph: Graph) -> InPlaceSums:
+    """Where autograd adds one gradient into another, unless somebody records: as two columns of blocks.
+
+    >>> import torch, torch_vis as tv
+    >>> t = tv.trace(lambda x: x.sin() + x.cos(), torch.ones(2, requires_grad=True), backward=True)
+    >>> [len(column) for column in in_place_sums(t.graph)]
+    [1, 1]
+    """
+    nodes = np.flatnonzero(graph.node_flags & Flag.IN_PLACE_SUM)
+    operand = np.full(len(graph), -1, dtype=np.int64)
+    first = (graph.in_slot == 0) & (graph.in_kind != Kind.SHAPE)
+    operand[graph.in_node[first]] = graph.in_value[first]
+    made, reused = graph.value_storage[graph.first_output[nodes]], graph.value_storage[operand[nodes]]
+    return InPlaceSums(made.astype(np.int64), reused.astype(np.int64))
 
 
 class Use(IntEnum):
@@ -127,6 +173,8 @@ class MemoryByUse(NamedTuple):
     """The operation before which each block is gone."""
     size_bytes: Ints
     """How large each block is."""
+    reuses: Bools
+    """Whether a block takes the place of one that the operation which makes it is the last to read."""
     during: Ints
     """The bytes of each use while each operation runs: a row for each use."""
 
@@ -139,8 +187,20 @@ class MemoryByUse(NamedTuple):
     def alive(self, node: int | None) -> Ints:
         """The blocks that are there while an operation runs, the largest first; for None, before the run."""
         at = -1 if node is None else node
-        blocks = np.flatnonzero((self.birth <= at) & (self.death > max(at, 0)) & (self.size_bytes > 0))
+        since = self.birth + self.reuses
+        blocks = np.flatnonzero((since <= at) & (self.death > max(at, 0)) & (self.size_bytes > 0))
         return blocks[np.argsort(-self.size_bytes[blocks], kind="stable")]
+
+
+class NextRun(NamedTuple):
+    """A training step once the optimizer's state is there from the start, as it is from the second step on."""
+
+    state_bytes: int
+    """How much of the state the recorded step made."""
+    peak_bytes: int
+    """The most that tensors then hold at once."""
+    node: int
+    """The operation during which they do."""
 
 
 class Lifetimes:
@@ -219,25 +279,54 @@ class Lifetimes:
         """By use: bytes there at the start, allocated by each operation, and freed after each."""
         count, kinds = len(self.graph), len(Use)
         outside = (self.birth < 0) & (self.death > 0)
-        start = np.bincount(self.use[outside], weights=self.bytes[outside], minlength=kinds).astype(np.int64)
+        first, last = self.bytes.copy(), self.bytes.copy()
+        last[self.graph.resize_storage] = self.graph.resize_bytes
+        first[self.graph.resize_storage[::-1]] = self.graph.resize_bytes[::-1]
+        start = np.bincount(self.use[outside], weights=first[outside], minlength=kinds).astype(np.int64)
         born = self.birth >= 0
-        result = self._sums(born, self.birth)
-        freed = self._sums((self.death > 0) & (self.death <= count), self.death - 1)
+        result = self._sums(born, self.birth, first)
+        freed = self._sums((self.death > 0) & (self.death <= count), self.death - 1, last)
         if count:
+            self._follow_sizes(start, result, freed)
             self._resized(start, result, freed)
         return start, result, freed
 
-    def _sums(self, chosen: Bools, when: Ints) -> Ints:
+    def _follow_sizes(self, start: Ints, made: Ints, freed: Ints) -> None:
+        """Account for blocks that became larger or smaller, at the operations from which on they were."""
+        graph, count, sizes = self.graph, len(self.graph), dict[int, int]()
+        columns = (graph.resize_storage, graph.resize_node, graph.resize_bytes)
+        for block, node, size in zip(*(column.tolist() for column in columns)):
+            grown = size - sizes.get(block, size)
+            if grown > 0:
+                made[self.use[block], min(node, count - 1)] += grown
+            elif grown < 0 and node:
+                freed[self.use[block], node - 1] -= grown
+            elif grown < 0:
+                start[self.use[block]] += grown
+            sizes[block] = size
+
+    def size_at(self, node: int | None) -> Ints:
+        """How large each block is while an operation runs; for None, before the run."""
+        graph, sizes = self.graph, self.bytes
+        if len(graph.resize_node):
+            sizes = sizes.copy()
+            rows = graph.resize_node <= (0 if node is None else node)
+            # the first row of a block is the size that it begins with
+            sizes[graph.resize_storage[::-1]] = graph.resize_bytes[::-1]
+            sizes[graph.resize_storage[rows]] = graph.resize_bytes[rows]
+        return sizes
+
+    def _sums(self, chosen: Bools, when: Ints, sizes: Ints) -> Ints:
         count, kinds = len(self.graph), len(Use)
         index = self.use[chosen] * count + when[chosen]
         return (
-            np.bincount(index, weights=self.bytes[chosen], minlength=kinds * count)
+            np.bincount(index, weights=sizes[chosen], minlength=kinds * count)
             .astype(np.int64)
             .reshape(kinds, count)
         )
 
     def _resized(self, start: Ints, made: Ints, freed: Ints) -> None:
-        """Account for blocks that were resized: the graph knows their largest size, the columns what they had when."""
+        """Account for what only the columns know: blocks that were resized, and sums that are made in place."""
         extra = self._columns["alloc_bytes"] - made.sum(0)
         more = self._columns["free_bytes"] - freed.sum(0)
         for node in np.flatnonzero((extra != 0) | (more != 0)).tolist():
@@ -288,15 +377,56 @@ class Lifetimes:
         """The most bytes that are alive at once."""
         return int(self.live.max()) if len(self.live) else int(self._flows[0].sum())
 
+    def next_run(self, zeroed: Iterable[int] = ()) -> NextRun | None:
+        """The same operations once more, with the optimizer's state from the start; None where none was made.
+
+        Gradients that outlive the run are there as well until they are set to None: before the run, or where the
+        program does so in it (``zeroed``, the numbers of the operations before which it did).
+
+        >>> import torch, torch_vis as tv
+        >>> model = torch.nn.Linear(64, 64, bias=False)
+        >>> optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+        >>> def step(x):
+        ...     model(x).sum().backward()
+        ...     optimizer.step()
+        ...     optimizer.zero_grad()
+        >>> tv.trace(step, torch.ones(512, 64)).lifetimes.next_run()
+        NextRun(state_bytes=16384, peak_bytes=294916, node=2)
+        """
+        count = len(self.graph)
+        kept = (self.birth >= 0) & (self.death > count)
+        state = kept & (self.use == Use.OPTIMIZER_STATE)
+        made = int(self.bytes[state].sum())
+        if not made:
+            return None
+        until = np.where(state, self.birth, 0)
+        places = np.sort(np.array([0, *zeroed], dtype=np.int64))
+        old = kept & (self.use == Use.GRADIENT)
+        # each is zeroed by the last call before it is made anew
+        until[old] = places[np.searchsorted(places, self.birth[old], side="right") - 1]
+        change = np.zeros(count + 1, dtype=np.int64)
+        there = until > 0
+        change[0] = self.bytes[there].sum()
+        np.subtract.at(change, until[there], self.bytes[there])
+        live = self.live + np.cumsum(change[:count])
+        node = int(live.argmax())
+        return NextRun(made, int(live[node]), node)
+
     @cached_property
     def by_use(self) -> MemoryByUse:
         """What each block is for and how much there is of each use along the run, as plain columns."""
         words = tuple(use.words for use in Use)
-        return MemoryByUse(words, self.use, self.value, self.birth, self.death, self.bytes, self.during)
+        reuses = np.zeros(len(self.birth), dtype=bool)
+        reuses[in_place_sums(self.graph).made] = True
+        return MemoryByUse(
+            words, self.use, self.value, self.birth, self.death, self.bytes, reuses, self.during
+        )
 
     def alive(self, node: int | None) -> Ints:
         """The blocks that are alive while an operation runs, the largest first; for None, before the run."""
-        return self.by_use.alive(node)
+        blocks, sizes = self.by_use.alive(node), self.size_at(node)
+        blocks = blocks[sizes[blocks] > 0]
+        return blocks[np.argsort(-sizes[blocks], kind="stable")]
 
     # ---------------------------------------------------------------- whose
 
@@ -356,9 +486,10 @@ class Lifetimes:
         numbers = [int(graph.node_site[birth]) if birth >= 0 else -1 for birth in births]
         return [graph.sites[number] if number >= 0 else None for number in numbers]
 
-    def tensors(self, chosen: Iterable[int]) -> list[Tensor]:
-        """Blocks as rows to read."""
+    def tensors(self, chosen: Iterable[int], sizes: Ints | None = None) -> list[Tensor]:
+        """Blocks as rows to read, as large as they were at their largest or as ``sizes`` says."""
         blocks = np.asarray(list(chosen), dtype=np.int64)
+        sizes = self.bytes if sizes is None else sizes
         count, result = len(self.graph), []
         for block, site in zip(blocks.tolist(), self.sites(blocks)):
             number = int(self.value[block])
@@ -368,7 +499,7 @@ class Lifetimes:
             birth, death = int(self.birth[block]), int(self.death[block])
             result.append(
                 Tensor(
-                    int(self.bytes[block]),
+                    int(sizes[block]),
                     self._name(block) or f"%{number}",
                     value.type,
                     Use(self.use[block]).words,
@@ -436,8 +567,8 @@ def gradients(graph: Graph) -> dict[str, int]:
     last: dict[str, int] = {}
     for value in np.flatnonzero((graph.value_role == Role.GRADIENT) & (graph.value_name >= 0)).tolist():
         name, _, part = graph.names[int(graph.value_name[value])].rpartition(ENDING)
-        maker = int(graph.value_producer[value])
-        if part or (maker >= 0 and zeroing[graph.node_call[maker]]):
+        producer = int(graph.value_producer[value])
+        if part or (producer >= 0 and zeroing[graph.node_call[producer]]):
             continue
         # a gradient's memory has other views too: a bias's is made as a sum that keeps its dimensions
         shape = graph.types[graph.value_type[value]].shape
@@ -446,8 +577,8 @@ def gradients(graph: Graph) -> dict[str, int]:
     for result in graph.outcomes:
         if result.kind == "gradient" and result.name.endswith(ENDING):
             value = result.value.index
-            maker = int(graph.value_producer[value])
-            if maker < 0 or not zeroing[graph.node_call[maker]]:
+            producer = int(graph.value_producer[value])
+            if producer < 0 or not zeroing[graph.node_call[producer]]:
                 last[result.name.removesuffix(ENDING)] = value
     return last
 

@@ -7,8 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.errors import no_match
+from torch_vis.errors import inert, no_match, shortened
 from torch_vis.graph.types import Array, Bools, Ints
+
+# the columns that follow from call templates and shapes, by a formula for each operator
+COSTS = ("flops", "macs", "moved_bytes")
 
 
 class Column:
@@ -86,7 +89,7 @@ class Column:
 
     def __repr__(self) -> str:
         missing = f", {self.uncovered:,} not known" if self.uncovered else ""
-        return f"<column {self.name} along {self.along}: {len(self):,} rows{missing}>"
+        return f"<column {inert(shortened(self.name))} along {self.along}: {len(self):,} rows{missing}>"
 
 
 Compute = Callable[[], Mapping[str, Column]]
@@ -217,7 +220,7 @@ def _state(label: str, unit: str = "") -> MetricInfo:
 # A metric that is not here is called by its name, has the unit that the name ends in, and may be added up.
 METRIC_INFO: dict[str, MetricInfo] = {
     "start_ns": _state("began after", "ns"),
-    "time_ns": MetricInfo("time", "ns", heat_label="inclusive time"),
+    "time_ns": MetricInfo("time", "ns"),
     "time_low_ns": _state("time, lowest", "ns"),
     "time_high_ns": _state("time, highest", "ns"),
     "kernel_start_ns": _state("kernels began after", "ns"),
@@ -229,13 +232,18 @@ METRIC_INFO: dict[str, MetricInfo] = {
     "live_bytes": _state("memory alive after it", "B"),
     "flops": MetricInfo("FLOPs", "FLOP"),
     "macs": MetricInfo("multiply-adds", "count"),
-    "moved_bytes": MetricInfo("bytes moved", "B"),
+    "moved_bytes": MetricInfo("bytes accessed", "B"),
     "parameters": MetricInfo("parameters", "count"),
     "norm": _state("norm of the result"),
     "nans": MetricInfo("NaN values", is_rare=True),
     "infs": MetricInfo("infinite values", is_rare=True),
     "units": MetricInfo("units", is_heat=False, is_rare=True),
     "dead_units": MetricInfo("dead units", is_rare=True),
+    "saturated_units": MetricInfo("saturated units", is_rare=True),
+    "lowest": _state("lowest number"),
+    "highest": _state("highest number"),
+    "given_nans": _state("NaN values before the run"),
+    "given_infs": _state("infinite values before the run"),
     "bound": _state("bound by"),
     "peak_share": _state("share of the peak reached", "share"),
     "relevance": _state("relevance"),
@@ -249,6 +257,6 @@ METRIC_INFO: dict[str, MetricInfo] = {
     "difference_ns": MetricInfo("time, B − A", "ns", difference_of="time_ns"),
     "difference_bytes": MetricInfo("memory, B − A", "B", difference_of="alloc_bytes"),
     "difference_flops": MetricInfo("FLOPs, B − A", "FLOP", difference_of="flops"),
-    "difference_moved_bytes": MetricInfo("bytes moved, B − A", "B", difference_of="moved_bytes"),
+    "difference_moved_bytes": MetricInfo("bytes accessed, B − A", "B", difference_of="moved_bytes"),
     "difference_parameters": MetricInfo("parameters, B − A", "count", difference_of="parameters"),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,7 +55,7 @@ class Totals:
     incomplete: tuple[str, ...] = ()
 
     def add(self, other: Totals) -> None:
-        """Add the figures of another block; what one of the two does not know, it leaves as it is."""
+        """Add the figures of another module; what one of the two does not know, it leaves as it is."""
         if other.incomplete:
             either = {*self.incomplete, *other.incomplete}
             self.incomplete = tuple(name for name in AMOUNTS if name in either)
@@ -90,7 +90,7 @@ class ModuleNode:
 
 @dataclass(slots=True)
 class ModuleLine:
-    """One block, or neighbours that do the same, as a view shows them."""
+    """One module, or neighbours that do the same, as a view shows them."""
 
     members: list[ModuleNode]
     label: str
@@ -100,8 +100,8 @@ class ModuleLine:
     parameters: set[int]
 
     @property
-    def block(self) -> ModuleNode:
-        """The first of the blocks; but for their figures, they are alike."""
+    def module(self) -> ModuleNode:
+        """The first of them; but for their figures, they are alike."""
         return self.members[0]
 
 
@@ -114,11 +114,11 @@ class Parameter:
 
 
 class ModuleTable:
-    """The modules of a run as a table with a tree: ``blocks`` are its nodes, ``children`` the rows inside a row.
+    """The modules of a run as a table with a tree: ``modules`` are its nodes, ``children`` the rows inside a row.
 
     >>> import torch, torch_vis as tv
     >>> t = tv.trace(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), torch.ones(1, 3))
-    >>> [(node.path, node.sums.ops) for node in ModuleTable(t.graph, t.metrics).blocks[1:]]
+    >>> [(node.path, node.sums.ops) for node in ModuleTable(t.graph, t.metrics).modules[1:]]
     [('', 3), ('0', 2), ('1', 1)]
     """
 
@@ -127,33 +127,33 @@ class ModuleTable:
         self.metrics = metrics
         self.parameters, self._parameter_of_value = _parameters(graph)
         self.again = graph.tree.recomputed
-        self.blocks, self._block_of_scope = merge_calls(graph)
-        self._block_of_node = self._block_of_scope[graph.node_scope]
+        self.modules, self._module_of_scope = merge_calls(graph)
+        self._module_of_node = self._module_of_scope[graph.node_scope]
         self._repeated = graph.node_flags & Flag.RECOMPUTE != 0
         self._measure()
         for number in {
-            *self._block_of_scope[self.again].tolist(),
-            *self._block_of_node[self._repeated].tolist(),
+            *self._module_of_scope[self.again].tolist(),
+            *self._module_of_node[self._repeated].tolist(),
         }:
-            self.blocks[number].recomputed = True
+            self.modules[number].recomputed = True
         for scope, number in sorted(output_values(graph).items()):
-            self.blocks[self._block_of_scope[scope]].outputs[graph.types[graph.value_type[number]]] = None
+            self.modules[self._module_of_scope[scope]].outputs[graph.types[graph.value_type[number]]] = None
         self._attribute_parameters()
-        _sign(self.blocks)
+        _sign(self.modules)
 
     @property
     def run(self) -> ModuleNode:
         """The whole run: what is above all lines, or itself the only one where it was one call of a module."""
-        return self.blocks[0]
+        return self.modules[0]
 
     def children(self, line: ModuleLine | None) -> list[ModuleLine]:
         """The lines inside a line, or for None the outermost ones."""
-        blocks = self.blocks
+        modules = self.modules
         if line is None and self.run.kind != "run":  # the whole run was one call of a module
             return [_line([self.run], _label(self.run, ""), 0)]
         members = [self.run] if line is None else line.members
         above = members[0].path
-        columns = zip(*([blocks[child] for child in member.children] for member in members), strict=True)
+        columns = zip(*([modules[child] for child in member.children] for member in members), strict=True)
         result: list[tuple[str, list[ModuleNode]]] = []
         last: tuple[str, int, int] | None = None
         counts: list[int] = []
@@ -176,41 +176,41 @@ class ModuleTable:
         ran = dict.fromkeys([*self.run.own_ops, *self.run.own_backward_ops])  # both ways, some of them
         names = {name: number for number, name in enumerate(ran)}
         of_call = np.array([names.get(short_name(call.op), -1) for call in graph.calls], dtype=np.int64)
-        here = np.flatnonzero(self._block_of_node == 0)
-        result = self._sums_by(of_call[graph.node_call[here]], here, len(names))
+        outside = np.flatnonzero(self._module_of_node == 0)
+        result = self._sums_by(of_call[graph.node_call[outside]], outside, len(names))
         return list(zip(names, result, strict=True))
 
     def _measure(self) -> None:
-        """Fill ``own`` from the nodes, ``sums`` from the nodes of all blocks below, and time from the scopes."""
-        graph, blocks = self.graph, self.blocks
+        """Fill ``own`` from the nodes, ``sums`` from the nodes of all modules below, and time from the scopes."""
+        graph, modules = self.graph, self.modules
         everywhere = np.arange(len(graph))
-        for block, own in zip(blocks, self._sums_by(self._block_of_node, everywhere, len(blocks))):
-            block.own = own
+        for module, own in zip(modules, self._sums_by(self._module_of_node, everywhere, len(modules))):
+            module.own = own
         self._count_operators()
-        for block in reversed(blocks):  # a block comes after the one it is called from
-            block.sums.add(block.own)
-            if block.parent >= 0:
-                blocks[block.parent].sums.add(block.sums)
+        for module in reversed(modules):  # a module comes after the one it is called from
+            module.sums.add(module.own)
+            if module.parent >= 0:
+                modules[module.parent].sums.add(module.sums)
         for name, metric in (("time_ns", "scope_time_ns"), ("self_ns", "scope_self_ns")):
             values = _known_or_zero(self.metrics, metric)
             if values is None:
                 continue
             where, values = self._called(name, values)
-            for block, total in zip(blocks, _sum_by(where, values, len(blocks)).tolist()):
-                setattr(block.sums, name, int(total))
-                block.sums.incomplete = tuple(part for part in block.sums.incomplete if part != name)
+            for module, total in zip(modules, _sum_by(where, values, len(modules)).tolist()):
+                setattr(module.sums, name, int(total))
+                module.sums.incomplete = tuple(part for part in module.sums.incomplete if part != name)
 
     def _called(self, name: str, values: Any) -> tuple[Any, Any]:
-        """The block that each call's time counts for, and the time.
+        """The module that each call's time counts for, and the time.
 
         A call that backward runs again is no part of its module's forward time. What it takes for itself is of those
         who ran backward, as is all that backward does besides operations.
         """
         if not self.again.any():
-            return self._block_of_scope, values
+            return self._module_of_scope, values
         if name == "time_ns":  # the call around backward has it already
-            return self._block_of_scope, np.where(self.again, 0, values)
-        return self._block_of_scope[self.graph.tree.nearest(~self.again)], values
+            return self._module_of_scope, np.where(self.again, 0, values)
+        return self._module_of_scope[self.graph.tree.nearest(~self.again)], values
 
     def _sums_by(self, group: Ints, nodes: Ints, count: int) -> list[Totals]:
         """The sums over some nodes, for each of ``count`` groups that ``group`` puts them into."""
@@ -238,40 +238,59 @@ class ModuleTable:
         ]
 
     def _count_operators(self) -> None:
-        """Count each block's own operators, in the order in which it first ran them."""
+        """Count each module's own operators, in the order in which it first ran them."""
         graph, names = self.graph, [short_name(call.op) for call in self.graph.calls]
-        keys = (self._block_of_node * 2 + (graph.node_phase == Phase.BACKWARD)) * max(
+        keys = (self._module_of_node * 2 + (graph.node_phase == Phase.BACKWARD)) * max(
             1, len(names)
         ) + graph.node_call
         pairs, first, counts = np.unique(keys, return_index=True, return_counts=True)
         for index in np.argsort(first).tolist():
             number, call = divmod(int(pairs[index]), len(names))
-            block = self.blocks[number // 2]
-            ops = block.own_backward_ops if number % 2 else block.own_ops
+            module = self.modules[number // 2]
+            ops = module.own_backward_ops if number % 2 else module.own_ops
             ops[names[call]] += int(counts[index])
 
     def _attribute_parameters(self) -> None:
-        """A block has the parameters that its module holds by name and those that its operations read."""
-        graph, blocks = self.graph, self.blocks
+        """A node has the parameters that its module holds by name and those that its operations read."""
+        graph, modules = self.graph, self.modules
         reads = graph.node_phase[graph.in_node] == Phase.FORWARD
         used = self._parameter_of_value[graph.in_value]
         reads &= used >= 0
         count = max(1, len(self.parameters))
-        for key in np.unique(self._block_of_node[graph.in_node[reads]] * count + used[reads]).tolist():
-            blocks[key // count].parameters.add(key % count)
+        for key in np.unique(self._module_of_node[graph.in_node[reads]] * count + used[reads]).tolist():
+            modules[key // count].parameters.add(key % count)
         holders: dict[str, list[ModuleNode]] = {}
-        for block in blocks:
-            if block.kind == "module":
-                holders.setdefault(block.path, []).append(block)
-        for number, held in enumerate(self.parameters):
-            path = held.name
-            while path:
-                path = path.rpartition(".")[0]
-                for block in holders.get(path, ()):
-                    block.parameters.add(number)
-        for block in reversed(blocks):
-            if block.parent >= 0:
-                blocks[block.parent].parameters |= block.parameters
+        for module in modules:
+            if module.kind == "module":
+                holders.setdefault(module.path, []).append(module)
+        # the parameters that modules of a path hold by name; each is noted at the innermost, and then handed outwards
+        held: dict[str, set[int]] = {path: set() for path in holders}
+        for number, parameter in enumerate(self.parameters):
+            path = _holding(parameter.name, holders)
+            if path is not None:
+                held[path].add(number)
+        for path in sorted(holders, key=len, reverse=True):
+            for module in holders[path]:
+                module.parameters |= held[path]
+            around = _holding(path, holders)
+            if around is not None:
+                held[around] |= held[path]
+        for module in reversed(modules):
+            if module.parent >= 0:
+                modules[module.parent].parameters |= module.parameters
+
+
+def _holding(name: str, paths: Container[str]) -> str | None:
+    """The longest of some paths that a name lies inside.
+
+    >>> _holding("a.b.c.weight", {"", "a", "a.b"}), _holding("", {""})
+    ('a.b', None)
+    """
+    while name:
+        name = name.rpartition(".")[0]
+        if name in paths:
+            return name
+    return None
 
 
 def _parameters(graph: Graph) -> tuple[list[Parameter], Any]:
@@ -294,16 +313,16 @@ def _parameters(graph: Graph) -> tuple[list[Parameter], Any]:
 
 
 def merge_calls(graph: Graph) -> tuple[list[ModuleNode], Ints]:
-    """One block for all the calls of a module that come from the same block, and for each scope its block."""
+    """One node for all the calls of a module that come from the same node, and for each scope its node."""
     indices, where = places_of_calls(graph)
     calls = np.bincount(where[~graph.tree.recomputed], minlength=len(indices)).tolist()
-    blocks: list[ModuleNode] = []
-    for number, (above, module) in enumerate(indices):
-        path, type_, kind = graph.modules[module]
-        blocks.append(ModuleNode(path, type_, kind, above, calls[number]))
+    modules: list[ModuleNode] = []
+    for number, (above, called) in enumerate(indices):
+        path, type_, kind = graph.modules[called]
+        modules.append(ModuleNode(path, type_, kind, above, calls[number]))
         if above >= 0:
-            blocks[above].children.append(number)
-    return blocks, where
+            modules[above].children.append(number)
+    return modules, where
 
 
 def places_of_calls(graph: Graph) -> tuple[list[tuple[int, int]], Ints]:
@@ -323,7 +342,7 @@ def output_values(graph: Graph) -> dict[int, int]:
     """For each scope, the value that it hands out: read by operations outside it, or given back by the run.
 
     Of several, the one that was made last; the run's first output comes before all others. A scope whose values nobody
-    reads hands out the last one it makes. A gradient is nothing that the module hands out whose operations it is of:
+    reads hands out the last one it makes. A gradient is not counted as an output of the module that computed it:
     where the run gives one back, it is the run's output, and that of a model which is all of the run.
     """
     if not len(graph):
@@ -375,27 +394,27 @@ def _latest_leaving(graph: Graph, value: Any, reader: Any, enter: Any, leave: An
     return {int(row): int(value[latest[row]]) for row in np.flatnonzero(latest >= 0)}
 
 
-def _sign(blocks: Sequence[ModuleNode]) -> None:
-    """Give blocks that are alike (class, counts, shapes, and so on down) the same signature."""
+def _sign(modules: Sequence[ModuleNode]) -> None:
+    """Give modules that are alike (class, counts, shapes, and so on down) the same signature."""
     known: dict[Any, int] = {}
-    for block in reversed(blocks):
+    for module in reversed(modules):
         inside = tuple(
-            (_label(blocks[child], block.path), blocks[child].signature) for child in block.children
+            (_label(modules[child], module.path), modules[child].signature) for child in module.children
         )
         key = (
-            block.type,
-            block.kind,
-            block.calls,
-            block.sums.ops,
-            block.sums.backward_ops,
-            block.recomputed,
-            tuple(block.own_ops.items()),
-            tuple(block.own_backward_ops.items()),
-            tuple(block.outputs),
-            len(block.parameters),
+            module.type,
+            module.kind,
+            module.calls,
+            module.sums.ops,
+            module.sums.backward_ops,
+            module.recomputed,
+            tuple(module.own_ops.items()),
+            tuple(module.own_backward_ops.items()),
+            tuple(module.outputs),
+            len(module.parameters),
             inside,
         )
-        block.signature = known.setdefault(key, len(known))
+        module.signature = known.setdefault(key, len(known))
 
 
 def _line(members: list[ModuleNode], label: str, depth: int) -> ModuleLine:
@@ -409,9 +428,9 @@ def _line(members: list[ModuleNode], label: str, depth: int) -> ModuleLine:
     return ModuleLine(members, label, depth, sums, own, parameters)
 
 
-def _label(block: ModuleNode, above: str) -> str:
-    """What distinguishes a block from its siblings: its path, without the part that the parent shows."""
-    return inner_path(block.path, above) if block.path else block.type
+def _label(module: ModuleNode, above: str) -> str:
+    """What distinguishes a module from its siblings: its path, without the part that the parent shows."""
+    return inner_path(module.path, above) if module.path else module.type
 
 
 def _split_number(label: str) -> tuple[str, int]:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cached_property
 from typing import Any
 
+import numpy as np
+
+from torch_vis.errors import GraphError, inert, shortened
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.lifetimes import COLUMNS as MEMORY_COLUMNS
 from torch_vis.graph.lifetimes import Lifetimes
 from torch_vis.graph.metrics import Metrics
+from torch_vis.graph.schema import Phase
 
+LONGEST = 2000  # letters of a limit
+SUMMED_OUTPUTS = "the sum of the outputs"
+"""What ``meta["loss"]`` says where the recording itself made a loss to differentiate."""
 LIMIT_KINDS: dict[str, str] = {
     "python": "a value left for Python; what was done with it there is not in the graph",
     "branch": "the data of this run decided what ran",
@@ -35,14 +41,28 @@ class Limit(str):
     ('a value left for Python at net.py:3', 'python', 'net.py:3')
     """
 
+    __slots__ = ("kind", "nodes", "results", "site")
     kind: str
     """What kind of limit it is: one of ``LIMIT_KINDS``."""
     site: str | None
     """The user's source line, as ``file:line``."""
+    nodes: tuple[int, ...]
+    """The operations that it is about, where it is known of each; for ``dataflow``, those with edges too many."""
+    results: tuple[str, ...]
+    """The names of the results that it is about, likewise."""
 
-    def __new__(cls, text: str, *, kind: str = "other", site: str | None = None) -> Limit:
-        limit = super().__new__(cls, text)
-        limit.kind, limit.site = kind, site
+    def __new__(
+        cls,
+        text: str,
+        *,
+        kind: str = "other",
+        site: str | None = None,
+        nodes: Iterable[int] = (),
+        results: Iterable[str] = (),
+    ) -> Limit:
+        # it is printed by itself, so that what it says of a model is made harmless here
+        limit = super().__new__(cls, inert(" ".join(shortened(text, LONGEST).split("\n"))))
+        limit.kind, limit.site, limit.nodes, limit.results = kind, site, tuple(nodes), tuple(results)
         return limit
 
     @property
@@ -51,24 +71,42 @@ class Limit(str):
         return str(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _limit, (str(self), self.kind, self.site)
+        return _limit, (str(self), self.kind, self.site, self.nodes, self.results)
 
-    def to_dict(self) -> dict[str, str | None]:
-        """The limit as plain data."""
-        return {"kind": self.kind, "text": str(self), "site": self.site}
+    def on(self, nodes: Iterable[int]) -> Limit:
+        """The same limit about other operations: those of a part of the run, by their numbers there."""
+        return Limit(str(self), kind=self.kind, site=self.site, nodes=nodes, results=self.results)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The limit as plain data; operations and results only where it names some."""
+        plain: dict[str, Any] = {"kind": self.kind, "text": str(self), "site": self.site}
+        if self.nodes:
+            plain["nodes"] = list(self.nodes)
+        if self.results:
+            plain["results"] = list(self.results)
+        return plain
 
     @classmethod
     def from_plain(cls, plain: object) -> Limit:
         """The limit that ``to_dict`` gave, or a sentence alone as earlier files have it."""
-        if isinstance(plain, Mapping):
-            site = plain.get("site")
-            kind = str(plain.get("kind") or "other")
-            return cls(str(plain["text"]), kind=kind, site=None if site is None else str(site))
-        return cls(str(plain))
+        fields = {"text": plain} if isinstance(plain, str) else plain
+        if not isinstance(fields, Mapping) or not isinstance(fields.get("text"), str):
+            raise ValueError(f"a limit is a {type(plain).__name__} without a text")
+        kind, site = fields.get("kind") or "other", fields.get("site")
+        if not isinstance(kind, str) or not (site is None or isinstance(site, str)):
+            raise ValueError("the kind or the site of a limit is no text")
+        nodes, results = fields.get("nodes") or [], fields.get("results") or []
+        if not isinstance(nodes, list) or any(type(node) is not int or node < 0 for node in nodes):
+            raise ValueError("the operations of a limit are no numbers")
+        if not isinstance(results, list) or not all(isinstance(name, str) for name in results):
+            raise ValueError("the results of a limit are no names")
+        return cls(fields["text"], kind=kind, site=site, nodes=nodes, results=results)
 
 
-def _limit(text: str, kind: str, site: str | None) -> Limit:
-    return Limit(text, kind=kind, site=site)
+def _limit(
+    text: str, kind: str, site: str | None, nodes: tuple[int, ...] = (), results: tuple[str, ...] = ()
+) -> Limit:
+    return Limit(text, kind=kind, site=site, nodes=nodes, results=results)
 
 
 class Run:
@@ -86,6 +124,7 @@ class Run:
     """Time, memory, FLOPs and other columns beside the graph."""
     meta: dict[str, Any]
     """The circumstances: versions, devices, wall time."""
+    _lifetimes: tuple[Graph, Lifetimes | None] | None = None
 
     def __init__(
         self,
@@ -93,11 +132,16 @@ class Run:
         metrics: Metrics,
         limits: Iterable[str] = (),
         meta: Mapping[str, Any] | None = None,
+        *,
+        lifetimes: Lifetimes | None = None,
     ) -> None:
         self.graph = graph
         self.metrics = metrics
         self.limits = limits
         self.meta = dict(meta or {})
+        # of the same operations in other scopes, where that is known already
+        if lifetimes is not None:
+            self._lifetimes = graph, lifetimes
 
     @property
     def limits(self) -> tuple[Limit, ...]:
@@ -107,14 +151,44 @@ class Run:
     @limits.setter
     def limits(self, limits: Iterable[str]) -> None:
         self._limits = tuple(limit if isinstance(limit, Limit) else Limit(limit) for limit in limits)
+        for limit in self._limits:
+            if limit.nodes and not 0 <= min(limit.nodes) <= max(limit.nodes) < len(self.graph):
+                raise GraphError(f"a limit is about operation {max(limit.nodes)} of {len(self.graph)}")
 
-    @cached_property
+    @property
     def lifetimes(self) -> Lifetimes | None:
         """The blocks of memory, what each is for and when it is alive; None where no memory was recorded."""
-        recorded = all(name in self.metrics for name in MEMORY_COLUMNS)
-        return Lifetimes(self.graph, self.metrics) if recorded else None
+        # a block that is recorded gets its graph and metrics when it ends
+        if self._lifetimes is None or self._lifetimes[0] is not self.graph:
+            recorded = all(name in self.metrics for name in MEMORY_COLUMNS)
+            self._lifetimes = self.graph, Lifetimes(self.graph, self.metrics) if recorded else None
+        return self._lifetimes[1]
 
     @property
     def name(self) -> str:
         """The model's name, or ``"run"``."""
         return str(self.meta.get("model") or "run")
+
+
+def added_by_recording(run: Run) -> tuple[list[int], list[int]]:
+    """The operations that no program asked for: those that sum the outputs to a loss, and the seeds of backward.
+
+    >>> import torch, torch_vis as tv
+    >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), backward=True)
+    >>> [[t.graph.nodes[node].name for node in nodes] for nodes in added_by_recording(t)]
+    [['sum'], ['ones_like']]
+    """
+    graph = run.graph
+    is_seed = (graph.node_phase == Phase.BACKWARD) & (graph.node_scope == 0) & (graph.node_link < 0)
+    seeds = [node for node in np.flatnonzero(is_seed).tolist() if graph.nodes[node].name == "ones_like"]
+    summed: list[int] = []
+    if run.meta.get("loss") == SUMMED_OUTPUTS and seeds:
+        waiting = list(graph.nodes[seeds[0]].inputs)
+        while waiting:
+            node = waiting.pop().producer
+            if node is None or node.scope.index or node.index in summed:
+                continue
+            summed.append(node.index)
+            if node.name != "sum":
+                waiting.extend(node.inputs)
+    return sorted(summed), seeds

@@ -111,9 +111,10 @@ class Elements:
         return self.element[self.start[scopes][:, None] + np.arange(length)[None, :]]
 
     def calls_modules(self, scope: int) -> bool:
-        """Whether a scope holds calls of its own."""
+        """Whether a scope holds calls of its own, those of functions aside."""
         part = self.element[self.start[scope] : self.start[scope + 1]]
-        return bool((part < 0).any())
+        modules = self.graph.scope_module[~part[part < 0]]
+        return any(self.graph.modules[module].kind != "function" for module in modules.tolist())
 
     def _fingerprints(self, of_node: Any) -> Any:
         """A number for each scope that depends on what is in it, in order, all the way down."""
@@ -173,9 +174,9 @@ def repeated(strict: Any, loose: Any, is_call: Any) -> list[Stretch]:
     return rough if _parts(rough, len(strict)) < _parts(exact, len(strict)) else exact
 
 
-def _parts(found: list[Stretch], length: int) -> int:
+def _parts(stretches: list[Stretch], length: int) -> int:
     """How many boxes a sequence is drawn as."""
-    return length - sum(stretch.period * stretch.times - 1 for stretch in found)
+    return length - sum(stretch.period * stretch.times - 1 for stretch in stretches)
 
 
 class Folds(NamedTuple):

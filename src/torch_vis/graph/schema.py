@@ -6,13 +6,30 @@ they are. A new column is one more row here.
 
 from __future__ import annotations
 
-from enum import IntEnum
-from typing import NamedTuple
+from enum import EnumMeta, IntEnum
+from typing import Any, NamedTuple
 
 import numpy as np
 
 
-class Phase(IntEnum):
+class CodeMeta(EnumMeta):
+    """Members of such a class are found without code in Python.
+
+    Numpy asks the class of whatever it compares for attributes that are not there, and drops what is raised meanwhile:
+    an interrupt inside Python's own ``__getattr__`` of enumerations would be lost.
+    """
+
+    __getattr__ = type.__getattribute__
+
+    def __new__(cls, *args: Any, **options: Any) -> CodeMeta:
+        """Make the class, its members as plain attributes."""
+        made = super().__new__(cls, *args, **options)
+        for name, member in made._member_map_.items():
+            type.__setattr__(made, name, member)
+        return made
+
+
+class Phase(IntEnum, metaclass=CodeMeta):
     """What an operation ran for; what is done with gradients outside of backward, clipping say, is the optimizer's."""
 
     FORWARD = 0
@@ -20,7 +37,7 @@ class Phase(IntEnum):
     OPTIMIZER = 2
 
 
-class Role(IntEnum):
+class Role(IntEnum, metaclass=CodeMeta):
     """What a value is to the run."""
 
     ACTIVATION = 0
@@ -33,7 +50,7 @@ class Role(IntEnum):
     OUTPUT = 7
 
 
-class Kind(IntEnum):
+class Kind(IntEnum, metaclass=CodeMeta):
     """What an operation takes from an input value.
 
     ``DATA``: the bytes this value's own producer wrote. ``WHOLE``: those and all that the value carries along from
@@ -45,7 +62,7 @@ class Kind(IntEnum):
     SHAPE = 2
 
 
-class Flag(IntEnum):
+class Flag(IntEnum, metaclass=CodeMeta):
     """Marks on a node, as bits."""
 
     ESCAPE = 1  # a value left for Python here
@@ -54,6 +71,12 @@ class Flag(IntEnum):
     RECOMPUTE = 8  # a forward operation run again during backward
     VIEW = 16  # writes nothing: its outputs alias its inputs
     GRAD_MODE = 32  # gradients were being recorded, which a few kernels look at
+    IN_PLACE_SUM = 64  # autograd adds this into its first input where nobody records
+    COLLECTIVE = 128  # talks to other ranks, or waits for what they send
+
+
+# what a replay takes as recorded: code that cannot be looked into, and what other ranks would have to join in
+RECORDED = int(Flag.OPAQUE | Flag.COLLECTIVE)
 
 
 class TensorType(NamedTuple):
@@ -83,6 +106,19 @@ class TensorType(NamedTuple):
         for size in self.shape:
             count *= size
         return count
+
+    @property
+    def extent(self) -> int:
+        """The elements from its first to its last, those that it skips included; 0 if it has none.
+
+        >>> TensorType("float32", (2, 3), (4, 1)).extent
+        7
+        """
+        return (
+            0
+            if 0 in self.shape
+            else 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride))
+        )
 
     @property
     def sizes(self) -> list[str]:
@@ -157,14 +193,61 @@ class Module(NamedTuple):
 
     path: str
     type: str
-    kind: str = "module"  # or "function", "optimizer", "operator", "compiled", "run"
+    kind: str = "module"  # one of MODULE_KINDS
 
 
 class ResultRow(NamedTuple):
     """One thing the run gave back: an output, a gradient, or state it changed."""
 
     name: str
-    kind: str  # "output", "gradient" or "state"
+    kind: str  # one of RESULT_KINDS
+
+
+class RankGroup(NamedTuple):
+    """Ranks that talk to each other: all of them, one axis of a mesh, or some that the program chose.
+
+    >>> RankGroup("dp", (1, 3), 1, "dp", "gloo").rank
+    3
+    """
+
+    name: str
+    """Its own name in this run: that of its axis where it has one."""
+    ranks: tuple[int, ...]
+    """Its members, by their number in the whole job."""
+    position: int
+    """The place of this run's own rank among them, -1 if it is none of them."""
+    axis: str = ""
+    """The axis of the mesh that it is, "" for none."""
+    backend: str = ""
+
+    @property
+    def rank(self) -> int | None:
+        """This run's own rank in the whole job."""
+        return self.ranks[self.position] if 0 <= self.position < len(self.ranks) else None
+
+
+class Placement(NamedTuple):
+    """How a tensor lies on a mesh of ranks: its whole shape, and what of it each axis divides.
+
+    >>> print(Placement((8, 4), ("dp", "tp"), ("Shard(dim=0)", "Replicate()")))
+    [8, 4]: Shard(dim=0) on dp, Replicate() on tp
+    """
+
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    placements: tuple[str, ...]
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{placement} on {axis}" for axis, placement in zip(self.axes, self.placements))
+        return f"{list(self.shape)}: {parts}"
+
+
+MODULE_KINDS = ("module", "function", "optimizer", "operator", "compiled", "run", "stage", "microbatch")
+RESULT_KINDS = ("output", "gradient", "state")
+# "zero" stands for torch's tensors of zeros without memory, "quantized" and "nested" for what has no one layout
+LAYOUTS = frozenset(
+    "strided zero quantized nested jagged sparse_coo sparse_csr sparse_csc sparse_bsr sparse_bsc _mkldnn".split()
+)
 
 
 class Spec(NamedTuple):
@@ -174,6 +257,9 @@ class Spec(NamedTuple):
     along: str
     refers: str | None = None
     optional: bool = False  # -1 allowed, meaning "none"
+    default: int | None = (
+        None  # in every row of a file from before there was the column; None: every file has it
+    )
 
 
 COLUMNS: dict[str, Spec] = {
@@ -214,7 +300,31 @@ COLUMNS: dict[str, Spec] = {
     "result_start": Spec(np.int64, "result+1"),
     "result_value": Spec(np.int32, "result_input", "value"),
     "result_kind": Spec(np.int8, "result_input"),
+    # of each operation the public function of torch's whose call ran it, and the first operation of that call
+    "node_api": Spec(np.int32, "node", "name", optional=True, default=-1),
+    "node_api_first": Spec(np.int32, "node", "node", optional=True, default=-1),
+    # one row per operation that talks to other ranks; the peer is a rank of the whole job. ``comm_seq`` counts those of
+    # one group, for messages those between the same two ranks with the same tag
+    "comm_node": Spec(np.int32, "comm", "node", default=0),
+    "comm_group": Spec(np.int32, "comm", "group", optional=True, default=-1),
+    "comm_seq": Spec(np.int32, "comm", default=0),
+    "comm_peer": Spec(np.int32, "comm", default=-1),
+    "comm_tag": Spec(np.int64, "comm", default=0),
+    # one row per operation that waits for such a one
+    "wait_node": Spec(np.int32, "wait", "node", default=0),
+    "wait_comm": Spec(np.int32, "wait", "comm", default=0),
+    # one row per time that a block of memory became larger or smaller: the operation from which on it is, and its size
+    "resize_storage": Spec(np.int32, "resize", "storage", default=0),
+    "resize_node": Spec(np.int32, "resize", default=0),
+    "resize_bytes": Spec(np.int64, "resize", default=0),
+    # one row per value that is a rank's part of a larger tensor
+    "placed_value": Spec(np.int32, "placed", "value", default=0),
+    "placed_how": Spec(np.int32, "placed", "placement", default=0),
 }
+# the tables that few runs have a row in: an empty column of theirs is not written to files
+SPARSE = frozenset({"comm", "wait", "resize", "placed"})
 
 # the interned records that columns point into, by the name of the table
-TABLES = ("calls", "types", "sites", "modules", "names", "devices", "results")
+TABLES = ("calls", "types", "sites", "modules", "names", "devices", "results", "groups", "placements")
+# those that files from before there were any do not have
+LATER_TABLES = frozenset({"groups", "placements"})

@@ -8,7 +8,7 @@ import numpy as np
 
 from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.graph.record import Run
-from torch_vis.graph.schema import COLUMNS, Flag, Phase, Role
+from torch_vis.graph.schema import COLUMNS, TABLES, Flag, Phase, Role
 from torch_vis.graph.types import Bools
 
 
@@ -17,9 +17,7 @@ def calls_alone(run: Run, calls: list[int]) -> Run:
     graph = run.graph
     keep = _kept(graph, calls)
     columns = _columns(graph, keep)
-    tables = {
-        name: getattr(graph, name) for name in ("calls", "types", "sites", "modules", "names", "devices")
-    }
+    tables = {name: getattr(graph, name) for name in TABLES if name != "results"}
     results = [row for row, kept in zip(graph.results, keep["result"].tolist()) if kept]
     part = Graph(columns, {**tables, "results": results})
     part.check()
@@ -31,10 +29,15 @@ def calls_alone(run: Run, calls: list[int]) -> Run:
         for name, column in run.metrics.at_hand().items()
     }  # fmt: skip
     wall = _took(part, metrics)
-    meta = {**run.meta, "wall_ns": wall, "overhead_ns": 0, "compile_ns": 0}
+    meta = {**run.meta, "wall_ns": wall, "overhead_ns": 0, "overhead_error_ns": 0, "compile_ns": 0}
     limits = run.limits
     if not (part.node_flags & Flag.ESCAPE).any():  # the values left elsewhere
         limits = tuple(limit for limit in limits if limit.kind != "python")
+    number = np.where(keep["node"], np.cumsum(keep["node"]) - 1, -1)
+    limits = tuple(
+        limit.on(n for n in number[list(limit.nodes)].tolist() if n >= 0) if limit.nodes else limit
+        for limit in limits
+    )
     return Run(part, Metrics(metrics), limits, meta)
 
 
@@ -57,9 +60,12 @@ def _kept(graph: Graph, calls: list[int]) -> dict[str, Bools]:
     storage = np.zeros(len(graph.storage_bytes), dtype=bool)
     storage[graph.value_storage[value]] = True
     inside[0] = True
+    comm = node[graph.comm_node]
     return {
         "node": node, "input": inputs, "output": outputs, "value": value, "storage": storage, "scope": inside,
         "result": result, "result_input": result[of_result],
+        "comm": comm, "wait": node[graph.wait_node] & comm[graph.wait_comm],
+        "resize": storage[graph.resize_storage], "placed": value[graph.placed_value],
     }  # fmt: skip
 
 
@@ -76,6 +82,8 @@ def _columns(graph: Graph, keep: dict[str, Bools]) -> dict[str, Any]:
         result[name] = column
     count = int(keep["node"].sum())
     indices = np.append(np.cumsum(keep["node"]), [count, count + 1])  # operations that stay, up to each
+    result["resize_node"] = indices[np.maximum(graph.resize_node[keep["resize"]].astype(np.int64) - 1, 0)]
+    result["resize_node"][graph.resize_node[keep["resize"]] == 0] = 0
     death = graph.storage_death[keep["storage"]].astype(np.int64)
     ends = np.where(death > len(graph), count + 1, indices[np.maximum(death - 1, 0)])
     result["storage_death"] = np.maximum(ends, result["storage_birth"] + 1)

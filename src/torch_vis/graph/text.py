@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+import linecache
+import os
+import stat
 from collections.abc import Sequence
 
+# texts of models and files are made harmless where the errors are, since errors show them too
+from torch_vis.errors import inert, inert_lines, shortened
+
+__all__ = [
+    "and_more",
+    "count",
+    "duration",
+    "inert",
+    "inert_lines",
+    "many",
+    "shortened",
+    "size",
+    "source_text",
+    "with_unit",
+]
+
+LARGEST_SOURCE = 10_000_000  # bytes
 EXACT_STEPS = {
     "ns": (1000, ("ns", "µs", "ms", "s")),
     "B": (1024, ("B", "KiB", "MiB", "GiB", "TiB")),
@@ -21,15 +41,25 @@ def many(number: int, thing: str) -> str:
     return f"{number:,} {thing}" + ("" if number == 1 else plural)
 
 
-def inert(text: str, instead: str = "�") -> str:
-    r"""Text of a model or a file as it may be shown: control codes and marks that turn text around are replaced.
+def source_text(file: str) -> list[str]:
+    """The lines of a Python file that a trace names; none where there is no such file.
 
-    >>> inert("a\x1b[2Jb\u202e"), inert("two\nlines", " ")
-    ('a�[2Jb�', 'two lines')
+    A stranger's trace may name any file of this machine: what is not Python's is not shown, and a device is not read.
+
+    >>> source_text("/etc/passwd"), source_text("no\\0file.py")
+    ([], [])
     """
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() else instead for letter in text)
+    try:
+        # what is in the cache was put there by this process: a notebook's cells, say
+        if file not in linecache.cache:
+            if not file.endswith(".py"):
+                return []
+            found = os.stat(file) if os.path.isabs(file) else None
+            if found is not None and not (stat.S_ISREG(found.st_mode) and found.st_size <= LARGEST_SOURCE):
+                return []
+        return linecache.getlines(file)
+    except (OSError, ValueError):  # no file has such a name
+        return []
 
 
 def and_more(names: Sequence[object], most: int = 5) -> str:

@@ -233,12 +233,10 @@ class ScopeTree(Tree):
         backward_only = self._only_in_backward(self._graph.node_phase == Phase.BACKWARD).tolist()
         modules, around = self._graph.scope_module.tolist(), self._modules_around()
         calls: dict[int, list[int]] = defaultdict(list)  # the forward calls of each module
-        calls_inside: dict[tuple[int, int], list[int]] = defaultdict(
-            list
-        )  # the same, by (call around, module)
-        passed: Counter[int] = (
-            Counter()
-        )  # how many forward calls of each module backward has come by, last first
+        # the same, by (call around, module)
+        calls_inside: dict[tuple[int, int], list[int]] = defaultdict(list)
+        # how many forward calls of each module backward has come by, last first
+        passed: Counter[int] = Counter()
         first: dict[int, int] = {}
         for stretch in self._stretches(backward_only, around):
             passed += Counter(
@@ -246,9 +244,8 @@ class ScopeTree(Tree):
                 for scope in stretch
                 if backward_only[scope] and not _is_marked(backward_only, around[scope])
             )
-            seen: Counter[tuple[int, int]] = (
-                Counter()
-            )  # calls so far in this stretch, by (call around, module)
+            # calls so far in this stretch, by (call around, module)
+            seen: Counter[tuple[int, int]] = Counter()
             for scope in stretch:
                 module, outer = modules[scope], around[scope]
                 if not backward_only[scope]:

@@ -47,6 +47,8 @@ class UnionGraph:
         self._add_storages(columns)
         self._merge_nodes(columns)
         self._merge_reads_and_writes(columns)
+        for name in ("comm_node", "wait_node", "resize_node"):
+            columns[name] = self.node_of_b[columns[name]]
         tables = {name: [*getattr(b, name), *getattr(a, name)] for name in TABLES}
         tables["results"] = list(b.results)
         self.graph = Graph(columns, tables)
@@ -127,6 +129,7 @@ class UnionGraph:
             np.append(birth, nothing - 1),
             self.graph.storage_death,
             self.graph.storage_bytes,
+            np.append(memory.reuses, nothing > 0),
             np.column_stack([start.astype(np.int64), memory.during])[:, before],
         )
 
@@ -161,10 +164,12 @@ class UnionGraph:
         columns["node_phase"] = merged("node_phase", lambda phase: phase)
         columns["node_flags"] = merged("node_flags", lambda flags: flags)
         columns["node_scope"] = merged("node_scope", lambda scope: self._scope_of_a[scope])
-        link = merged("node_link", lambda link: np.where(link >= 0, self.node_of_a[link], -1))
-        from_b = self._from_b & (link >= 0)
-        link[from_b] = self.node_of_b[link[from_b]]
-        columns["node_link"] = link
+        columns["node_api"] = merged("node_api", lambda name: np.where(name >= 0, name + len(b.names), -1))
+        for name in ("node_link", "node_api_first"):
+            node = merged(name, lambda node: np.where(node >= 0, self.node_of_a[node], -1))
+            from_b = self._from_b & (node >= 0)
+            node[from_b] = self.node_of_b[node[from_b]]
+            columns[name] = node
 
     def _add_scopes(self, columns: dict[str, Any]) -> Ints:
         """Add the scopes that only ``a`` has; returns the index of each scope of ``a`` in the union.

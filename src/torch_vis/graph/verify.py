@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from torch_vis.errors import GraphError
+from torch_vis.errors import GraphError, shortened
 from torch_vis.graph.columns import Columns
-from torch_vis.graph.schema import COLUMNS, Kind, Phase, Role
+from torch_vis.graph.schema import COLUMNS, Kind, Phase, Role, TensorType
 from torch_vis.graph.types import Bools
 
 
@@ -37,6 +37,12 @@ def _sizes(graph: Columns) -> dict[str, int]:
         "module": len(graph.modules),
         "name": len(graph.names),
         "device": len(graph.devices),
+        "group": len(graph.groups),
+        "placement": len(graph.placements),
+        "comm": len(graph.comm_node),
+        "wait": len(graph.wait_node),
+        "resize": len(graph.resize_node),
+        "placed": len(graph.placed_value),
     }
 
 
@@ -77,7 +83,7 @@ def _row_name(graph: Columns, along: str, row: int) -> str:
 
 def _node(graph: Columns, node: int) -> str:
     call = graph.node_call[node]
-    op = graph.calls[call].op if 0 <= call < len(graph.calls) else "?"
+    op = shortened(graph.calls[call].op) if 0 <= call < len(graph.calls) else "?"
     return f"node {node} ({op})"
 
 
@@ -126,7 +132,13 @@ def _inputs_come_before(graph: Columns) -> None:
 
 
 def _slots_match_templates(graph: Columns) -> None:
-    slots = np.array([sum(1 for _ in call.slots()) for call in graph.calls], dtype=np.int64)
+    numbers = [[*call.slots()] for call in graph.calls]
+    for call, of_call in enumerate(numbers):
+        if set(of_call) != set(range(len(of_call))):
+            raise GraphError(
+                f"call {call} ({shortened(graph.calls[call].op)}) leaves out a slot or has one twice"
+            )
+    slots = np.array([len(of_call) for of_call in numbers], dtype=np.int64)
     named = np.bincount(graph.in_node[graph.in_slot >= 0], minlength=len(graph))
     if len(graph):
         _fail(graph, named != slots[graph.node_call], "has more or fewer tensors than its call has slots")
@@ -136,10 +148,30 @@ def _slots_match_templates(graph: Columns) -> None:
     _fail(graph, graph.in_slot < -1, "has an input slot below -1", "input")
 
 
+def _outputs_have_slots(graph: Columns) -> None:
+    returned = graph.out_slot >= 0
+    counts = np.bincount(graph.out_node[returned], minlength=len(graph))
+    top = np.zeros(len(graph), dtype=np.int64)
+    np.maximum.at(top, graph.out_node[returned], graph.out_slot[returned].astype(np.int64) + 1)
+    _fail(graph, top != counts, "returns a tensor twice or leaves one out")
+    named = np.bincount(graph.in_node[graph.in_slot >= 0], minlength=len(graph))
+    beyond = -graph.out_slot.astype(np.int64) > named[graph.out_node]
+    _fail(graph, beyond, "writes to a tensor that it does not have", "output")
+
+
 def _links_point_back(graph: Columns) -> None:
     _fail(graph, graph.node_link >= np.arange(len(graph)), "is linked to an operation that comes after it")
     unlinked_phase = (graph.node_link >= 0) & (graph.node_phase != Phase.BACKWARD)
     _fail(graph, unlinked_phase, "is linked to a forward operation but did not run in backward")
+
+
+def _calls_point_back(graph: Columns) -> None:
+    first = graph.node_api_first
+    _fail(graph, first > np.arange(len(graph)), "is in a call of a function that begins after it")
+    _fail(graph, (first >= 0) != (graph.node_api >= 0), "is in a call of no function, or in no call of one")
+    begins = np.where(first >= 0, first, np.arange(len(graph)))
+    inner = (first >= 0) & ((first[begins] != first) | (graph.node_api[begins] != graph.node_api))
+    _fail(graph, inner, "is in a call of a function that begins in another")
 
 
 def _scopes_nest(graph: Columns) -> None:
@@ -148,6 +180,7 @@ def _scopes_nest(graph: Columns) -> None:
     _fail(
         graph, graph.scope_parent >= np.arange(len(graph.scope_parent)), "is nested in a later scope", "scope"
     )
+    _fail(graph, graph.scope_call < 0, "has a negative number", "scope")
     roots = graph.scope_parent < 0
     roots = roots.copy()
     roots[0] = not roots[0]
@@ -161,6 +194,51 @@ def _storages_live(graph: Columns) -> None:
     birth = graph.storage_birth[graph.value_storage]
     born_late = (graph.value_producer >= 0) & (birth > graph.value_producer)
     _fail(graph, born_late, "lies in a storage that is made later", "value")
+    total = float(graph.storage_bytes.sum(dtype=np.float64))
+    if total >= 2.0**63:
+        raise GraphError(f"the storages have {total:.3g} bytes together, which no machine has")
+
+
+def _values_lie_in_their_storage(graph: Columns) -> None:
+    sizes = [_reach(row) for row in graph.types]
+    reach = np.array([elements for elements, _ in sizes], dtype=np.float64)[graph.value_type]
+    itemsize = np.array([size for _, size in sizes], dtype=np.float64)[graph.value_type]
+    _fail(graph, graph.value_offset < 0, "begins before its storage", "value")
+    has_offset = np.array([row.layout == "strided" for row in graph.types], dtype=bool)[graph.value_type]
+    _fail(
+        graph,
+        ~has_offset & (graph.value_offset != 0),
+        "has an offset, but no plain memory to lie in",
+        "value",
+    )
+    # floats, since a file may say anything: what is too large for an integer must not wrap around
+    end = np.where(reach > 0, (graph.value_offset + reach) * itemsize, 0)
+    size = graph.storage_bytes[graph.value_storage]
+    # without a size: tensors that have no plain memory, and in a union what only the earlier run had
+    _fail(graph, (end > size) & (size > 0), "reaches beyond its storage", "value")
+
+
+def _waits_come_after(graph: Columns) -> None:
+    late = graph.wait_node <= graph.comm_node[graph.wait_comm]
+    _fail(graph, late, "waits for an operation that comes after it", "wait")
+    _fail(graph, np.diff(graph.comm_node) <= 0, "is not in the order of operations", "comm")
+
+
+def _sizes_change_in_order(graph: Columns) -> None:
+    _fail(graph, graph.resize_bytes < 0, "gives a block a negative size", "resize")
+    _fail(graph, (graph.resize_node < 0) | (graph.resize_node > len(graph)), "is at no operation", "resize")
+    _fail(graph, np.diff(graph.resize_node) < 0, "is not in the order of operations", "resize")
+
+
+def _results_are_values(graph: Columns) -> None:
+    _fail(graph, np.diff(graph.result_start) == 0, "rests on no value", "result")
+
+
+def _reach(row: TensorType) -> tuple[float, int]:
+    """How many elements a tensor reaches from its offset on, and their size; nothing where it has no plain memory."""
+    if row.layout != "strided" or row.itemsize is None or 0 in row.shape:
+        return 0.0, 1
+    return 1.0 + sum((size - 1) * float(step) for size, step in zip(row.shape, row.stride)), row.itemsize
 
 
 def _codes_are_known(graph: Columns) -> None:
@@ -184,7 +262,13 @@ RULES: tuple[Callable[[Columns], None], ...] = (
     _every_value_is_made_once,
     _inputs_come_before,
     _slots_match_templates,
+    _outputs_have_slots,
     _links_point_back,
+    _calls_point_back,
     _scopes_nest,
     _storages_live,
+    _values_lie_in_their_storage,
+    _results_are_values,
+    _waits_come_after,
+    _sizes_change_in_order,
 )

@@ -277,6 +277,10 @@ FAMILY_BY_NAME: dict[str, str] = {
 """The families that a name decides, whatever its formula says."""
 
 
+RESHAPES = frozenset("view _unsafe_view reshape _reshape_alias flatten unflatten unsqueeze squeeze".split())
+"""Operators that give the same elements in the same order another shape."""
+
+
 def names(*groups: str) -> str:
     """The names of some groups, in one string.
 

@@ -15,6 +15,7 @@ from torch_vis.graph.call import short_name
 
 QUALIFIED = re.compile(r"\w+::\w+", re.ASCII)
 _names: dict[str, tuple[str, ...]] = {}  # only of operators that are known: another may be registered later
+_defaults: dict[str, dict[str, Any]] = {}
 
 
 def resolve(op: str) -> Callable[..., Any]:
@@ -63,6 +64,20 @@ def named_arguments(call: Call, unnamed: str = "arg{}") -> list[tuple[str, Any]]
         for position, argument in enumerate(call.args)
     ]
     return [*named, *call.kwargs]
+
+
+def argument_defaults(op: str) -> dict[str, Any]:
+    """What an operator takes for arguments that a call leaves out, by name; {} where its schema is not known.
+
+    >>> argument_defaults("aten::leaky_relu")
+    {'negative_slope': 0.01}
+    """
+    if op not in _defaults:
+        schema = _schema_of(op)
+        if schema is None:
+            return {}
+        _defaults[op] = {row.name: row.default_value for row in schema.arguments if row.has_default_value()}
+    return _defaults[op]
 
 
 def schema_arguments(operator: Any) -> tuple[Any, ...]:
@@ -115,6 +130,12 @@ def literal(argument: Any, slots: dict[int, str]) -> str:
 
 
 def _schema_names(op: str) -> tuple[str, ...] | None:
+    schema = _schema_of(op)
+    return None if schema is None else tuple(argument.name for argument in schema.arguments)
+
+
+def _schema_of(op: str) -> Any:
+    """The schema of an operator; None where torch is absent or does not know it."""
     name, _, overload = op.partition(".")
     try:
         import torch
@@ -122,7 +143,5 @@ def _schema_names(op: str) -> tuple[str, ...] | None:
         return None
     if not QUALIFIED.fullmatch(name):  # torch raises for what cannot be an operator's name
         return None
-    for schema in torch._C._jit_get_schemas_for_operator(name):
-        if schema.overload_name == overload:
-            return tuple(argument.name for argument in schema.arguments)
-    return None
+    schemas = torch._C._jit_get_schemas_for_operator(name)
+    return next((schema for schema in schemas if schema.overload_name == overload), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,13 +29,7 @@ def replacing(path: PathLike) -> Iterator[BinaryIO]:
     >>> target.read_text()
     'done'
     """
-    target = Path(
-        os.path.realpath(path)
-    )  # through a symbolic link, the file it names is replaced, not the link
-    if target.is_dir():
-        raise FileError(f"cannot write {path}: it is a directory; name a file in it")
-    if target.exists() and not target.is_file():
-        raise FileError(f"cannot write {path}: it is not a regular file")
+    target = _target(path)
     draft = target.parent / f".torch_vis-{secrets.token_hex(8)}.part"
     try:
         with _open_draft(draft) as file:
@@ -47,21 +42,67 @@ def replacing(path: PathLike) -> Iterator[BinaryIO]:
     except FileError:
         raise
     except OSError as error:
-        raise FileError(f"cannot write {path}: {error.strerror or error}") from error
+        raise FileError(f"cannot write {path}: {_reason(error)}") from error
     finally:
-        with suppress(FileNotFoundError):  # it is gone when the write succeeded
+        # it is gone when the write succeeded, and was never there when the folder cannot be written to
+        with suppress(OSError):
             draft.unlink()
     _sync_folder(target.parent)
 
 
-def read_whole(path: PathLike) -> bytes:
-    """The bytes of a file; ``FileError`` says why there are none."""
+def _target(path: PathLike) -> Path:
+    """The file that is to be replaced: through a symbolic link the one it names, not the link."""
     try:
-        return Path(path).read_bytes()
+        target = Path(os.path.realpath(path))
+        if target.is_dir():
+            raise FileError(f"cannot write {path}: it is a directory; name a file in it")
+        if target.exists() and not target.is_file():
+            raise FileError(f"cannot write {path}: it is not a regular file")
+    except FileError:
+        raise
+    except (OSError, ValueError) as error:
+        raise FileError(f"cannot write {path}: {_reason(error)}") from error
+    return target
+
+
+@contextmanager
+def reading(path: PathLike) -> Iterator[BinaryIO]:
+    """A file to read from; ``FileError`` says why there is none."""
+    _check_regular(path)
+    try:
+        with open(path, "rb") as file:
+            yield file
+    except FileError:
+        raise
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {_reason(error)}") from error
+
+
+def _check_regular(path: PathLike) -> None:
+    """Raise for what is no file: a pipe or a device may have no end, or one to wait for."""
+    try:
+        mode = os.stat(path).st_mode
     except FileNotFoundError as error:
         raise FileError(f"cannot read {path}: there is no such file") from error
-    except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:
+        raise FileError(f"cannot read {path}: {_reason(error)}") from error
+    if stat.S_ISDIR(mode):
+        raise FileError(f"cannot read {path}: it is a directory; name a file in it")
+    if not stat.S_ISREG(mode):
+        raise FileError(f"cannot read {path}: it is not a regular file")
+
+
+def read_whole(path: PathLike) -> bytes:
+    """The bytes of a file; ``FileError`` says why there are none."""
+    with reading(path) as file:
+        return file.read()
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Why a path cannot be used; one with a NUL in it, which no file has, is a ``ValueError``."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return "no file has such a name"
 
 
 def _open_draft(draft: Path) -> BinaryIO:

@@ -7,33 +7,61 @@ record the fields that its ``call``, ``type``, ``module`` or ``scope`` already g
 
 from __future__ import annotations
 
-import json
+import hashlib
 import math
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from functools import cache
+from itertools import accumulate, chain
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from torch_vis.errors import GraphError
+from torch_vis.errors import FileError, GraphError, shortened
 from torch_vis.graph import Call, Column, Graph, Metrics
-from torch_vis.graph.call import from_plain, short_name, to_plain
-from torch_vis.graph.io.atomic import PathLike, read_whole, replacing
+from torch_vis.graph.call import short_name, to_plain
+from torch_vis.graph.io.atomic import PathLike, reading, replacing
+from torch_vis.graph.io.json_stream import JsonStream, TooLarge
+from torch_vis.graph.io.meta_json import check_meta
 from torch_vis.graph.io.tables_json import (
     FORMAT,
     check_header,
     check_metrics,
     damaged,
-    is_number,
     not_ours,
+    rows_from_plain,
+    shown,
     to_json,
 )
 from torch_vis.graph.record import Limit, Run
-from torch_vis.graph.schema import COLUMNS, Flag, Kind, Module, Phase, ResultRow, Role, Site, TensorType
+from torch_vis.graph.schema import COLUMNS, TABLES, Flag, Kind, Phase, Role
+from torch_vis.graph.types import Array, Ints
 
 VERSION = 1
 HEAD = b'{\n"format":"' + FORMAT.encode()
 CHUNK = 4096  # records made at a time, so that a large graph is never in memory as records
+ALGORITHM = "sha256"
+# What one record, and all tables, may take of memory: so many times the file's size. One record may be as much as this,
+# however small the file is.
+MOST_TIMES, ALL_TIMES = 8, 20
+FREE_BYTES = 6 << 20
+PARTS = ("format", "version", "meta", "limits", "metrics", "names", "devices", "checksum")
+LISTS = (
+    "calls", "types", "sites", "modules", "scopes", "storages", "values", "nodes", "edges", "results",
+    "groups", "placements", "collectives", "waits", "resizes", "placed",
+)  # fmt: skip
+# what is written only where there is some of it, and need not be there
+SELDOM = frozenset(("checksum", "edges", *LISTS[-6:]))
+# what has to be known before a list of records can be read
+BEFORE = {
+    "scopes": ("metrics",),
+    "storages": ("metrics", "devices"),
+    "values": ("metrics", "names"),
+    "nodes": ("metrics",),
+}
 
 KINDS = [kind.name.lower() for kind in Kind]
 PHASES = [phase.name.lower() for phase in Phase]
@@ -55,19 +83,11 @@ def save(path: PathLike, run: Run) -> None:
     """
     check_metrics(run.graph, run.metrics)
     with replacing(path) as file:
-        opening = b"{\n"
-        for name, section in _sections(run):
-            file.write(opening + f'"{name}":'.encode())
-            if isinstance(section, Iterator):
-                separator = b"[\n"
-                for record in section:
-                    file.write(separator + to_json(name, record, strict=True).encode())
-                    separator = b",\n"
-                file.write(b"[]" if separator == b"[\n" else b"\n]")
-            else:
-                file.write(to_json(name, section, strict=True).encode())
-            opening = b",\n"
-        file.write(b"\n}\n")
+        checksum = hashlib.sha256()
+        for part in _written(_sections(run)):
+            checksum.update(part)
+            file.write(part)
+        file.write(_ending(checksum.hexdigest()))
 
 
 def to_dict(run: Run) -> Record:
@@ -79,9 +99,40 @@ def to_dict(run: Run) -> Record:
     []
     """
     check_metrics(run.graph, run.metrics)
-    return {
+    document: Record = {
         name: list(section) if isinstance(section, Iterator) else section for name, section in _sections(run)
     }
+    return {**document, "checksum": f"{ALGORITHM}:{_checksum(document)}"}
+
+
+def _written(sections: Iterable[tuple[str, Any]]) -> Iterator[bytes]:
+    """The text of a document up to its checksum, in pieces: one record to a line."""
+    opening = "{\n"
+    for name, section in sections:
+        yield f"{opening}{to_json(name, name)}:".encode()
+        if isinstance(section, Iterator):
+            separator = "[\n"
+            for record in section:
+                yield (separator + to_json(name, record, strict=True)).encode()
+                separator = ",\n"
+            yield b"[]" if separator == "[\n" else b"\n]"
+        else:
+            yield to_json(name, section, strict=True).encode()
+        opening = ",\n"
+
+
+def _ending(checksum: str) -> bytes:
+    return f',\n"checksum":"{ALGORITHM}:{checksum}"\n}}\n'.encode()
+
+
+def _checksum(document: Mapping[str, Any]) -> str:
+    """The checksum of a document, which is that of its text as ``save`` writes it."""
+    checksum = hashlib.sha256()
+    lists = (name for name in document if name in LISTS)
+    sections = {**document, **{name: iter(document[name]) for name in lists}}
+    for part in _written(sections.items()):
+        checksum.update(part)
+    return checksum.hexdigest()
 
 
 def _sections(run: Run) -> Iterator[tuple[str, Any]]:
@@ -108,6 +159,14 @@ def _sections(run: Run) -> Iterator[tuple[str, Any]]:
     yield "nodes", _numbered(_nodes(graph, metrics, calls))
     yield "edges", _edges(graph)
     yield "results", _numbered(_results(graph))
+    if graph.groups:
+        yield "groups", _numbered(row._asdict() for row in graph.groups)
+    if graph.placements:
+        yield "placements", _numbered(row._asdict() for row in graph.placements)
+    for name in ("collectives", "waits", "resizes", "placed"):
+        columns = [getattr(graph, column).tolist() for column in NUMBERS[name]]
+        if columns[0]:
+            yield name, _numbered(dict(zip(NUMBERS[name].values(), row)) for row in zip(*columns))
 
 
 def to_plain_kwargs(call: Call) -> Record:
@@ -220,9 +279,11 @@ def _nodes(graph: Graph, metrics: Metrics, calls: Sequence[Record]) -> Iterator[
             _or_null(graph.node_site[part]),
             _or_null(graph.node_link[part]),
             graph.node_flags[part].tolist(),
+            graph.node_api[part].tolist(),
+            _or_null(graph.node_api_first[part]),
             _measured(metrics, "node", part),
         )
-        for row, (call, phase, scope, site, link, bits, result) in enumerate(zip(*columns)):
+        for row, (call, phase, scope, site, link, bits, api, first, result) in enumerate(zip(*columns)):
             read, make = slice(ins[row], ins[row + 1]), slice(outs[row], outs[row + 1])
             yield {
                 "call": call,
@@ -241,6 +302,8 @@ def _nodes(graph: Graph, metrics: Metrics, calls: Sequence[Record]) -> Iterator[
                 "output_slots": out_slot[make],
                 "link": link,
                 "flags": flags[bits],
+                "api": None if api < 0 else graph.names[api],
+                "api_first": first,
                 "metrics": result,
             }
 
@@ -268,124 +331,331 @@ def _results(graph: Graph) -> Iterator[Record]:
         yield {"name": result.name, "kind": result.kind, "sources": sources}
 
 
-def load(path: PathLike) -> Run:
-    """Read back what ``save`` wrote: the graph, verified, its metrics, limits and meta."""
-    data = read_whole(path)
-    if not data:
-        raise damaged(path, "it is empty")
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        begins_like_ours = HEAD.startswith(data) or re.match(
-            rb'\s*\{\s*"format"\s*:\s*"' + FORMAT.encode(), data
+def load(path: PathLike, *, trust: bool = False) -> Run:
+    """Read back what ``save`` wrote: the graph, verified, its metrics, limits and meta.
+
+    ``trust`` takes a file one record of which asks for more memory than its size allows.
+    """
+    with reading(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if not size:
+            raise damaged(path, "it is empty")
+        most = math.inf if trust else max(MOST_TIMES * size, FREE_BYTES)
+        document = _Document(path)
+        try:
+            document.read(JsonStream(file.read, most=most), ALL_TIMES / MOST_TIMES * most)
+            run = document.run()
+            _check_sum(file, document.checksum, most)
+            return run
+        except FileError:
+            raise
+        except (GraphError, LookupError, ArithmeticError, TypeError, ValueError, RecursionError) as error:
+            file.seek(0)
+            ours = document.is_ours or _begins_like_ours(file.read(len(HEAD) + 100))
+            raise (damaged(path, error) if ours else not_ours(path)) from error
+
+
+def _begins_like_ours(data: bytes) -> bool:
+    start = re.match(rb'\s*\{\s*"format"\s*:\s*"' + FORMAT.encode(), data)
+    return start is not None or HEAD.startswith(data)
+
+
+def _check_sum(file: BinaryIO, expected: Any, most: float) -> None:
+    """Raise unless a file's bytes have its checksum, or would have it if ``save`` wrote its content."""
+    if expected is None:  # a file from before there were any, or one that was changed on purpose
+        return
+    size = file.seek(0, os.SEEK_END) - len(_ending("0" * 64))
+    checksum = hashlib.sha256()
+    file.seek(0)
+    while file.tell() < size:
+        checksum.update(file.read(min(1 << 20, size - file.tell())))
+    if expected == f"{ALGORITHM}:{checksum.hexdigest()}" and file.read() == _ending(checksum.hexdigest()):
+        return
+    file.seek(0)
+    checksum = hashlib.sha256()
+    for part in _written(_sections_of(JsonStream(file.read, most=most))):
+        checksum.update(part)
+    if expected != f"{ALGORITHM}:{checksum.hexdigest()}":
+        raise ValueError(
+            "its content is not what was saved, by its checksum; if it was changed on purpose, make that null"
         )
-        raise (damaged(path, error) if begins_like_ours else not_ours(path)) from error
-    check_header(path, document, VERSION)
-    try:
-        return _read_document(document)
-    except KeyError as error:
-        raise damaged(path, f"{error} is missing or unknown") from error
-    except (GraphError, LookupError, ArithmeticError, AttributeError, TypeError, ValueError) as error:
-        raise damaged(path, error) from error
 
 
-def _read_document(document: Record) -> Run:
-    numbered = ("calls", "types", "sites", "modules", "scopes", "storages", "values", "nodes", "results")
-    for section in numbered:
-        for number, record in enumerate(document[section]):
-            if record["id"] != number:
-                raise ValueError(f"{section} has the id {record['id']} in place {number}")
-    tables: dict[str, list[Any]] = {
-        "calls": [_call(row) for row in document["calls"]],
-        "types": [_type(row) for row in document["types"]],
-        "sites": [Site(row["file"], row["line"], row["function"]) for row in document["sites"]],
-        "modules": [Module(row["path"], row["type"], row["kind"]) for row in document["modules"]],
-        "names": [str(name) for name in document["names"]],
-        "devices": [str(name) for name in document["devices"]],
-        "results": [ResultRow(row["name"], row["kind"]) for row in document["results"]],
+def _sections_of(stream: JsonStream) -> Iterator[tuple[str, Any]]:
+    """The parts of a document that is read, as ``_sections`` gives those of a run."""
+    for name in stream.fields():
+        if name == "checksum":
+            stream.value()
+        else:
+            yield name, chain.from_iterable(stream.batches()) if name in LISTS else stream.value()
+
+
+class _Document:
+    """What was read of a document: tables, columns and metrics, each checked as it comes."""
+
+    def __init__(self, path: PathLike) -> None:
+        self.path = path
+        self.parts: Record = {}
+        self.tables: dict[str, list[Any]] = {}
+        self.columns = {
+            name: array("q", [0] if spec.along.endswith("+1") else []) for name, spec in COLUMNS.items()
+        }
+        self.metrics: dict[str, _MetricCells] = {}
+        self.rows: Counter[str] = Counter()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether what was read so far says that we wrote it."""
+        return self.parts.get("format") == FORMAT
+
+    @property
+    def checksum(self) -> Any:
+        """The checksum; None where there is none."""
+        return self.parts.get("checksum")
+
+    def read(self, stream: JsonStream, most: float) -> None:
+        """Take in all of a file, the tables of which may take so much memory."""
+        done: set[str] = set()
+        for name in stream.fields():
+            if name in done:
+                raise ValueError(f"{shown(name)} stands there twice")
+            if name in PARTS or name in LISTS:
+                done.add(name)
+            if name in LISTS:
+                self._begin(name, done)
+                for batch in stream.batches():
+                    if stream.kept > most:
+                        raise TooLarge("its tables take more memory than a file of its size may")
+                    self._add(name, batch)
+            else:
+                self._take(name, stream.value())
+        self._check_header()
+        for name in (*PARTS, *LISTS):
+            if name not in done and name not in SELDOM:
+                raise KeyError(name)
+
+    def _take(self, name: str, value: Any) -> None:
+        if name in PARTS:
+            self.parts[name] = value
+        if name in ("format", "version") and {"format", "version"} <= self.parts.keys():
+            self._check_header()
+        elif name in ("names", "devices"):
+            self.tables[name] = rows_from_plain(name, value)
+        elif name == "metrics":
+            for row in value:
+                if row["name"] in self.metrics:
+                    raise ValueError(f"metric {shortened(str(row['name']))} stands there twice")
+                self.metrics[row["name"]] = _MetricCells(row)
+
+    def _check_header(self) -> None:
+        check_header(self.path, self.parts, VERSION)
+
+    def _begin(self, name: str, done: Set[str]) -> None:
+        for other in BEFORE.get(name, ()):
+            if other not in done:
+                raise ValueError(f"{name} stands before {other}, which it refers to")
+        if name in TABLES:
+            self.tables[name] = []
+
+    def _add(self, name: str, batch: list[Any]) -> None:
+        """Take in some records of a list."""
+        first = self.rows[name]
+        for number, row in enumerate(batch, first):
+            if type(row) is not dict:
+                raise ValueError(f"row {number} of {name} is {shown(row)}, and no record")
+            if name != "edges" and (type(row["id"]) is not int or row["id"] != number):
+                raise ValueError(f"{name} has the id {shown(row['id'])} in place {number}")
+        self.rows[name] += len(batch)
+        if name in FIELDS_OF:
+            plain = [[row[field] for field in FIELDS_OF[name]] for row in map(_with_pairs, batch)]
+            self.tables[name] += rows_from_plain(name, plain, first)
+        for column, cells in self._cells(name, batch):
+            self.columns[column].extend(_numbers(column, cells, name, first))
+        for metric in self.metrics.values():
+            if f"{metric.along}s" == name:
+                metric.add([row["metrics"][metric.name] for row in batch], first)
+
+    def _cells(self, name: str, batch: list[Record]) -> Iterator[tuple[str, list[Any]]]:
+        """The columns that a list of records holds, and where their numbers stand in it."""
+        for column, field in NUMBERS.get(name, {}).items():
+            yield column, [row[field] for row in batch]
+        for column, (field, codes) in CODES.get(name, {}).items():
+            yield column, [codes[row[field]] for row in batch]
+        for column, field in SEVERAL.get(name, {}).items():
+            yield column, [cell for row in batch for cell in _list(row[field], field)]
+        for column, field in SPANS.get(name, {}).items():
+            yield (
+                column,
+                [*accumulate((len(row[field]) for row in batch), initial=self.columns[column][-1])][1:],
+            )
+        if name == "nodes":
+            names = self._numbers_of("names")
+            # a file from before there were these has neither
+            apis = [row.get("api") for row in batch]
+            yield "node_api", [None if api is None else names[api] for api in apis]
+            yield "node_api_first", [row.get("api_first") for row in batch]
+            yield "node_flags", [sum({FLAGS[flag] for flag in _list(row["flags"], "flags")}) for row in batch]
+            yield (
+                "in_kind",
+                [KIND_CODES[kind] for row in batch for kind in _list(row["input_kinds"], "input_kinds")],
+            )
+        elif name == "values":
+            names = self._numbers_of("names")
+            yield "value_name", [None if row["name"] is None else names[row["name"]] for row in batch]
+        elif name == "storages":
+            devices = self._numbers_of("devices")
+            yield "storage_device", [devices[row["device"]] for row in batch]
+        elif name == "results":
+            sources = [source for row in batch for source in _list(row["sources"], "sources")]
+            yield "result_value", [source["value"] for source in sources]
+            yield "result_kind", [KIND_CODES[source["kind"]] for source in sources]
+
+    @cache  # noqa: B019  (a document does not outlive the reading of its file)
+    def _numbers_of(self, table: str) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.tables[table])}
+
+    def run(self) -> Run:
+        """What the document describes."""
+        columns = {
+            name: _column(name, cells)
+            for name, cells in self.columns.items()
+            if len(cells) or COLUMNS[name].default is None
+        }
+        graph = Graph(columns, self.tables)
+        graph.check()
+        metrics = Metrics({name: cells.column() for name, cells in self.metrics.items()})
+        check_metrics(graph, metrics)
+        meta, limits = self.parts["meta"], self.parts["limits"]
+        if type(meta) is not dict or type(limits) is not list:
+            raise ValueError("meta is no object, or limits are no list")
+        check_meta(meta, len(graph))
+        return Run(graph, metrics, map(Limit.from_plain, limits), meta)
+
+
+def _with_pairs(row: Record) -> Record:
+    """A call with its keywords as a list of pairs, as tables have them; any other record as it is."""
+    if "kwargs" not in row:
+        return {"symbols": [], **row}
+    if type(row["kwargs"]) is not dict:
+        raise ValueError(f"the keywords of a call are {shown(row['kwargs'])}")
+    return {**row, "kwargs": [[name, value] for name, value in row["kwargs"].items()]}
+
+
+def _list(item: Any, what: str) -> list[Any]:
+    if type(item) is not list:
+        raise ValueError(f"{what} is {shown(item)}, and no list")
+    return item
+
+
+def _numbers(column: str, cells: list[Any], name: str, first: int) -> list[int]:
+    """Whole numbers of a column, -1 for null where there may be none; ``True`` and ``1.0`` are no whole numbers."""
+    kinds = set(map(type, cells))
+    if kinds <= {int}:
+        return cells
+    if not kinds <= {int, type(None)} or not COLUMNS[column].optional:
+        allowed = (int, type(None)) if COLUMNS[column].optional else (int,)
+        wrong = next(cell for cell in cells if type(cell) not in allowed)
+        raise ValueError(f"{column} of {name} from {first} on has {shown(wrong)}, which is no whole number")
+    return [-1 if cell is None else cell for cell in cells]
+
+
+def _column(name: str, cells: array[int]) -> Ints:
+    column: Ints = np.frombuffer(cells, dtype=np.int64) if len(cells) else np.empty(0, dtype=np.int64)
+    bounds = np.iinfo(np.dtype(COLUMNS[name].dtype))
+    if len(column) and (column.min() < bounds.min or column.max() > bounds.max):
+        raise ValueError(f"{name} has numbers below {bounds.min} or above {bounds.max}")
+    return column.astype(COLUMNS[name].dtype)
+
+
+class _MetricCells:
+    """The numbers of a metric as they are read, a batch at a time."""
+
+    def __init__(self, row: Record) -> None:
+        self.name, self.along, dtype = (row[field] for field in ("name", "along", "dtype"))
+        if not all(type(item) is str for item in (self.name, self.along, dtype)):
+            raise ValueError(f"a metric is {shown(row)}")
+        if self.along not in ALONG:
+            raise ValueError(f"metric {shortened(self.name)} runs along {shown(self.along)}")
+        if dtype not in METRIC_DTYPES:
+            raise ValueError(f"metric {shortened(self.name)} is of type {dtype}")
+        self.dtype = np.dtype(dtype)
+        self.values: list[Array] = []
+        self.known: list[Array] = []
+
+    def add(self, cells: list[Any], first: int) -> None:
+        """Some more cells; those of a float that is no finite number are texts."""
+        known = [cell is not None for cell in cells]
+        kinds = METRIC_CELLS[self.dtype.kind]
+        for number, cell in enumerate(cells, first):
+            if cell is not None and type(cell) not in kinds and not (float in kinds and cell in NOT_FINITE):
+                raise ValueError(f"metric {shortened(self.name)} of {self.along} {number} is {shown(cell)}")
+        filled = [0 if cell is None else cell for cell in cells]
+        if self.dtype.kind in "iu":
+            bounds = np.iinfo(self.dtype)
+            if filled and (min(filled) < bounds.min or max(filled) > bounds.max):
+                raise ValueError(f"metric {shortened(self.name)} has numbers that are no {self.dtype}")
+        elif self.dtype.kind == "f":
+            filled = [float(cell) for cell in filled]
+        self.values.append(np.array(filled, dtype=self.dtype))
+        self.known.append(np.array(known, dtype=np.bool_))
+
+    def column(self) -> Column:
+        """The metric."""
+        values = np.concatenate([np.empty(0, self.dtype), *self.values])
+        known = np.concatenate([np.empty(0, np.bool_), *self.known])
+        return Column(self.name, values, along=self.along, known=known)
+
+
+# Where in the records each column's numbers stand: fields that are numbers, words for a code, lists of numbers, and
+# lists whose lengths are counted. What is not so simple is in ``_Document._cells``.
+KIND_CODES, PHASE_CODES, ROLE_CODES = (
+    {name: code for code, name in enumerate(names)} for names in (KINDS, PHASES, ROLES)
+)
+FLAGS = {flag.name.lower(): int(flag) for flag in Flag}
+NUMBERS: dict[str, dict[str, str]] = {
+    "nodes": {"node_call": "call", "node_scope": "scope", "node_site": "site", "node_link": "link"},
+    "values": {
+        "value_producer": "producer", "value_type": "type", "value_storage": "storage", "value_offset": "offset",
+        "value_carries": "carries",
+    },
+    "storages": {"storage_bytes": "bytes", "storage_birth": "birth", "storage_death": "death"},
+    "scopes": {"scope_parent": "parent", "scope_module": "module", "scope_call": "call"},
+    "collectives": {
+        "comm_node": "node", "comm_group": "group", "comm_seq": "number", "comm_peer": "peer", "comm_tag": "tag",
+    },
+    "waits": {"wait_node": "node", "wait_comm": "collective"},
+    "resizes": {"resize_storage": "storage", "resize_node": "node", "resize_bytes": "bytes"},
+    "placed": {"placed_value": "value", "placed_how": "placement"},
+}  # fmt: skip
+CODES: dict[str, dict[str, tuple[str, dict[str, int]]]] = {
+    "nodes": {"node_phase": ("phase", PHASE_CODES)},
+    "values": {"value_role": ("role", ROLE_CODES)},
+}
+SEVERAL: dict[str, dict[str, str]] = {
+    "nodes": {
+        "in_value": "inputs",
+        "in_slot": "input_slots",
+        "out_value": "outputs",
+        "out_slot": "output_slots",
     }
-    columns = {name: _column(name, cells) for name, cells in _cells_of(document, tables).items()}
-    graph = Graph(columns, tables)
-    graph.check()
-    result = {row["name"]: _metric(document, row) for row in document["metrics"]}
-    metrics = Metrics(result)
-    check_metrics(graph, metrics)
-    return Run(graph, metrics, map(Limit.from_plain, document["limits"]), dict(document["meta"]))
-
-
-def _cells_of(document: Record, tables: Mapping[str, list[Any]]) -> dict[str, Iterable[Any]]:
-    """Where in the records each column's numbers stand."""
-    nodes, values, storages = document["nodes"], document["values"], document["storages"]
-    scopes, results = document["scopes"], document["results"]
-    kinds, phases, roles = ({name: i for i, name in enumerate(names)} for names in (KINDS, PHASES, ROLES))
-    names = {name: number for number, name in enumerate(tables["names"])}
-    devices = {name: number for number, name in enumerate(tables["devices"])}
-    bits = {flag.name.lower(): int(flag) for flag in Flag}
-    return {
-        "node_call": (row["call"] for row in nodes),
-        "node_scope": (row["scope"] for row in nodes),
-        "node_site": (row["site"] for row in nodes),
-        "node_link": (row["link"] for row in nodes),
-        "node_phase": (phases[row["phase"]] for row in nodes),
-        "node_flags": (sum(bits[flag] for flag in row["flags"]) for row in nodes),
-        "in_start": _starts(row["inputs"] for row in nodes),
-        "out_start": _starts(row["outputs"] for row in nodes),
-        "in_value": (value for row in nodes for value in row["inputs"]),
-        "in_slot": (slot for row in nodes for slot in row["input_slots"]),
-        "in_kind": (kinds[kind] for row in nodes for kind in row["input_kinds"]),
-        "out_value": (value for row in nodes for value in row["outputs"]),
-        "out_slot": (slot for row in nodes for slot in row["output_slots"]),
-        "value_producer": (row["producer"] for row in values),
-        "value_type": (row["type"] for row in values),
-        "value_storage": (row["storage"] for row in values),
-        "value_offset": (row["offset"] for row in values),
-        "value_carries": (row["carries"] for row in values),
-        "value_name": (None if row["name"] is None else names[row["name"]] for row in values),
-        "value_role": (roles[row["role"]] for row in values),
-        "storage_bytes": (row["bytes"] for row in storages),
-        "storage_birth": (row["birth"] for row in storages),
-        "storage_death": (row["death"] for row in storages),
-        "storage_device": (devices[row["device"]] for row in storages),
-        "scope_parent": (row["parent"] for row in scopes),
-        "scope_module": (row["module"] for row in scopes),
-        "scope_call": (row["call"] for row in scopes),
-        "result_start": _starts(row["sources"] for row in results),
-        "result_value": (source["value"] for row in results for source in row["sources"]),
-        "result_kind": (kinds[source["kind"]] for row in results for source in row["sources"]),
-    }
-
-
-def _column(name: str, cells: Iterable[Any]) -> Any:
-    spec = COLUMNS[name]
-    return np.fromiter((-1 if cell is None else cell for cell in cells), dtype=spec.dtype)
-
-
-def _starts(lists: Iterable[Sequence[Any]]) -> Iterator[int]:
-    total = 0
-    yield total
-    for items in lists:
-        total += len(items)
-        yield total
-
-
-def _call(row: Record) -> Call:
-    return Call(
-        row["op"], from_plain(row["args"]), tuple((k, from_plain(v)) for k, v in row["kwargs"].items())
-    )
-
-
-def _type(row: Record) -> TensorType:
-    shape, stride = tuple(row["shape"]), tuple(row["stride"])
-    symbols = tuple(row.get("symbols", ()))
-    return TensorType(row["dtype"], shape, stride, row["layout"], row["conj"], row["neg"], symbols)
-
-
-def _metric(document: Record, row: Record) -> Column:
-    name, dtype = row["name"], np.dtype(row["dtype"])
-    if not is_number(dtype):
-        raise ValueError(f"metric {name} is of type {dtype}")
-    cells = [record["metrics"][name] for record in document[f"{row['along']}s"]]
-    known = np.array([cell is not None for cell in cells], dtype=np.bool_)
-    number = float if dtype.kind == "f" else int
-    values = np.array([number(0 if cell is None else cell) for cell in cells], dtype=dtype)
-    return Column(name, values, along=row["along"], known=known)
+}
+SPANS: dict[str, dict[str, str]] = {
+    "nodes": {"in_start": "inputs", "out_start": "outputs"},
+    "results": {"result_start": "sources"},
+}
+# the fields of a record in the order in which tables have them
+FIELDS_OF: dict[str, tuple[str, ...]] = {
+    "calls": ("op", "args", "kwargs"),
+    "types": ("dtype", "shape", "stride", "layout", "conj", "neg", "symbols"),
+    "sites": ("file", "line", "function"),
+    "modules": ("path", "type", "kind"),
+    "results": ("name", "kind"),
+    "groups": ("name", "ranks", "position", "axis", "backend"),
+    "placements": ("shape", "axes", "placements"),
+}
+ALONG = ("node", "value", "storage", "scope")
+METRIC_DTYPES = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split()
+)
+METRIC_CELLS: dict[str, tuple[type, ...]] = {"b": (bool,), "i": (int,), "u": (int,), "f": (float, int)}
+NOT_FINITE = ("nan", "inf", "-inf")

@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+import reprlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from torch_vis.errors import CorruptFile, GraphError, NewerFile, NotOurFile, UsageError
+from torch_vis.errors import CorruptFile, GraphError, NewerFile, NotOurFile, UsageError, shortened
 from torch_vis.graph.call import Call, from_plain, to_plain
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.io.atomic import PathLike
+from torch_vis.graph.io.json_stream import TooLarge
 from torch_vis.graph.metrics import Metrics
-from torch_vis.graph.schema import Module, ResultRow, Site, TensorType
+from torch_vis.graph.schema import (
+    LATER_TABLES,
+    LAYOUTS,
+    MODULE_KINDS,
+    RESULT_KINDS,
+    Module,
+    Placement,
+    RankGroup,
+    ResultRow,
+    Site,
+    TensorType,
+)
 
 FORMAT = "torch_vis.graph"
+LARGEST = 2**63 - 1  # of a size, a stride, an offset, a number of bytes
+MOST_ROWS = 2**31 - 1
+DEEPEST = 100  # levels of an argument
+END = object()
+BRIEF = reprlib.Repr()
+BRIEF.maxlevel, BRIEF.maxstring, BRIEF.maxother = 2, 25, 40
+# torch's names of element types, those that it does not have yet included
+DTYPE = re.compile(r"bool|(bfloat|float|complex|u?int|qu?int|bits)\d+[a-z0-9_]{0,40}")
 LENIENT = json.JSONEncoder(separators=(",", ":"))
 STRICT = json.JSONEncoder(separators=(",", ":"), allow_nan=False, check_circular=False)
 
@@ -32,13 +54,136 @@ def call_to_plain(call: Call) -> list[Any]:
 def call_from_plain(row: Sequence[Any]) -> Call:
     """The inverse of ``call_to_plain``."""
     op, args, kwargs = row
-    return Call(op, from_plain(args), tuple((name, from_plain(arg)) for name, arg in kwargs))
+    pairs = [(_text(name, "a keyword"), _argument(arg)) for name, arg in _list(kwargs, "keywords")]
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError("a keyword stands twice")
+    arguments = tuple(_argument(arg) for arg in _list(args, "arguments"))
+    return Call(_text(op, "an operator"), arguments, tuple(pairs))
+
+
+def _argument(plain: Any) -> Any:
+    """An argument of a call, if all that is in it can be one."""
+    levels = [iter([plain])]
+    while levels:
+        item = next(levels[-1], END)
+        if item is END:
+            levels.pop()
+        elif type(item) is list:
+            levels.append(iter(item))
+            if len(levels) > DEEPEST:
+                raise ValueError(f"an argument is nested more than {DEEPEST} levels deep")
+        elif type(item) is dict:
+            ((kind, text),) = item.items()
+            if kind == "tensor":
+                whole(text, "the number of a tensor", 0, MOST_ROWS)
+            else:
+                _text(text, f"an argument that is a {shown(kind)}")
+        elif type(item) is int:
+            whole(item, "an argument", -(2**128), 2**128)
+        elif item is not None and type(item) not in (bool, float, str):
+            raise ValueError(f"an argument is {shown(item)}")
+    return from_plain(plain)
 
 
 def type_from_plain(row: Sequence[Any]) -> TensorType:
     """A tensor type from the list of its fields."""
     dtype, shape, stride, layout, conj, neg, *symbols = row  # files of 0.1 have no symbols
-    return TensorType(dtype, tuple(shape), tuple(stride), layout, conj, neg, tuple(*symbols))
+    if not DTYPE.fullmatch(_text(dtype, "a dtype")):
+        raise ValueError(f"a dtype is {shown(dtype)}, which torch has none of")
+    if _text(layout, "a layout") not in LAYOUTS:
+        raise ValueError(f"a layout is {shown(layout)}; there are {', '.join(sorted(LAYOUTS))}")
+    sizes = tuple(whole(size, "a size", 0) for size in _list(shape, "a shape"))
+    steps = tuple(whole(step, "a stride", 0) for step in _list(stride, "strides"))
+    if len(steps) != len(sizes) and (layout == "strided" or steps):
+        raise ValueError(f"a tensor of {len(sizes)} dimensions has {len(steps)} strides")
+    if type(conj) is not bool or type(neg) is not bool:
+        raise ValueError(f"conj and neg are {shown(conj)} and {shown(neg)}")
+    names = tuple(_text(name, "an open size") for name in _list(symbols[0] if symbols else [], "open sizes"))
+    if len(symbols) > 1 or len(names) not in (0, len(sizes)):
+        raise ValueError(f"a tensor of {len(sizes)} dimensions has {len(names)} open sizes")
+    record = TensorType(dtype, sizes, steps, layout, conj, neg, names)
+    if max(record.numel, record.extent) * (record.itemsize or 16) > LARGEST:
+        raise ValueError(f"a tensor of shape {shown(shape)} is larger than any memory")
+    return record
+
+
+def site_from_plain(row: Sequence[Any]) -> Site:
+    """A source line from the list of its fields."""
+    file, line, function = row
+    line = whole(line, "the number of a line", 0, MOST_ROWS)
+    return Site(_text(file, "a source file"), line, _text(function, "a function"))
+
+
+def module_from_plain(row: Sequence[Any]) -> Module:
+    """A module from the list of its fields."""
+    path, type_, kind = row
+    if _text(kind, "the kind of a module") not in MODULE_KINDS:
+        raise ValueError(f"the kind of a module is {shown(kind)}; there are {', '.join(MODULE_KINDS)}")
+    return Module(_text(path, "the path of a module"), _text(type_, "the class of a module"), kind)
+
+
+def result_from_plain(row: Sequence[Any]) -> ResultRow:
+    """A result from the list of its fields."""
+    name, kind = row
+    if _text(kind, "the kind of a result") not in RESULT_KINDS:
+        raise ValueError(f"the kind of a result is {shown(kind)}; there are {', '.join(RESULT_KINDS)}")
+    return ResultRow(_text(name, "the name of a result"), kind)
+
+
+def group_from_plain(row: Sequence[Any]) -> RankGroup:
+    """A group of ranks from the list of its fields."""
+    name, ranks, position, axis, backend = row
+    members = tuple(whole(rank, "a rank", 0, MOST_ROWS) for rank in _list(ranks, "the ranks of a group"))
+    position = whole(position, "the place of a rank in its group", -1, max(len(members) - 1, -1))
+    texts = (_text(text, "the name, axis or backend of a group") for text in (name, axis, backend))
+    name, axis, backend = texts
+    return RankGroup(name, members, position, axis, backend)
+
+
+def placement_from_plain(row: Sequence[Any]) -> Placement:
+    """A placement from the list of its fields."""
+    shape, axes, placements = row
+    sizes = tuple(whole(size, "a size", 0) for size in _list(shape, "a shape"))
+    axes = tuple(_text(axis, "the axis of a mesh") for axis in _list(axes, "the axes of a mesh"))
+    placements = tuple(_text(text, "a placement") for text in _list(placements, "placements"))
+    if len(axes) != len(placements):
+        raise ValueError(f"a mesh of {len(axes)} axes has {len(placements)} placements")
+    return Placement(sizes, axes, placements)
+
+
+# What a file says, if it can be that
+
+
+def shown(item: object) -> str:
+    """Something of a file in a message, however long or deep it is.
+
+    >>> shown("float" * 1000)
+    "'floatfloat...floatfloat'"
+    """
+    return BRIEF.repr(item)
+
+
+def whole(item: object, what: str, low: int, high: int = LARGEST) -> int:
+    """A whole number in its bounds; ``True`` and ``1.0`` are none.
+
+    >>> whole(3, "a size", 0)
+    3
+    """
+    if type(item) is not int or not low <= item <= high:
+        raise ValueError(f"{what} is {shown(item)}, and no whole number from {low} to {high}")
+    return item
+
+
+def _text(item: object, what: str) -> str:
+    if type(item) is not str:
+        raise ValueError(f"{what} is {shown(item)}, and no text")
+    return item
+
+
+def _list(item: object, what: str) -> list[Any]:
+    if type(item) is not list:
+        raise ValueError(f"{what} are {shown(item)}, and no list")
+    return item
 
 
 TO_PLAIN: dict[str, Callable[[Any], Any]] = {
@@ -49,26 +194,45 @@ TO_PLAIN: dict[str, Callable[[Any], Any]] = {
     "names": str,
     "devices": str,
     "results": list,
+    "groups": list,
+    "placements": list,
 }
 FROM_PLAIN: dict[str, Callable[[Any], Any]] = {
     "calls": call_from_plain,
     "types": type_from_plain,
-    "sites": lambda row: Site(*row),
-    "modules": lambda row: Module(*row),
-    "names": str,
-    "devices": str,
-    "results": lambda row: ResultRow(*row),
+    "sites": site_from_plain,
+    "modules": module_from_plain,
+    "names": lambda row: _text(row, "a name"),
+    "devices": lambda row: _text(row, "a device"),
+    "results": result_from_plain,
+    "groups": group_from_plain,
+    "placements": placement_from_plain,
 }
 
 
 def tables_to_plain(graph: Graph) -> dict[str, list[Any]]:
-    """Every interned table as a list of plain rows."""
-    return {name: [plain(row) for row in getattr(graph, name)] for name, plain in TO_PLAIN.items()}
+    """Every interned table as a list of plain rows; those that few runs have only where there is one."""
+    return {
+        name: [plain(row) for row in getattr(graph, name)]
+        for name, plain in TO_PLAIN.items()
+        if name not in LATER_TABLES or getattr(graph, name)
+    }
 
 
-def tables_from_plain(tables: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-    """The inverse of ``tables_to_plain``."""
-    return {name: [record(row) for row in tables[name]] for name, record in FROM_PLAIN.items()}
+def rows_from_plain(table: str, rows: Sequence[Any], first: int = 0) -> list[Any]:
+    """Rows of an interned table, checked; ``first`` is the number of the first of them.
+
+    >>> rows_from_plain("sites", [["net.py", 3, "forward"]])
+    [Site(file='net.py', line=3, function='forward')]
+    """
+    record = FROM_PLAIN[table]
+    result: list[Any] = []
+    for row in rows:
+        try:
+            result.append(record(row))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"row {first + len(result)} of {table}: {error}") from error
+    return result
 
 
 def check_metrics(graph: Graph, metrics: Metrics) -> None:
@@ -101,13 +265,13 @@ def is_number(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "biuf" and dtype.itemsize <= 8
 
 
-def check_header(path: PathLike, header: Any, newest: int) -> None:
+def check_header(path: PathLike, header: Any, newest: int, format: str = FORMAT) -> None:
     """Raise unless a file's header says that it is ours and of a version we can read."""
-    if not isinstance(header, dict) or header.get("format") != FORMAT:
+    if not isinstance(header, dict) or header.get("format") != format:
         raise not_ours(path)
     version = header.get("version")
     if type(version) is not int or version < 1:
-        raise damaged(path, f"its version number reads {version!r}")
+        raise damaged(path, f"its version number reads {shown(version)}")
     if version > newest:
         raise NewerFile(
             f"{path} was written in format version {version}, and this torch_vis reads up to version {newest}; "
@@ -124,7 +288,12 @@ def not_ours(path: PathLike) -> NotOurFile:
 
 def damaged(path: PathLike, what: object) -> CorruptFile:
     """The error for a file of ours that cannot be read back whole."""
-    return CorruptFile(f"{path} is truncated or damaged ({what}); copy it again, or save the trace again")
+    if isinstance(what, TooLarge):
+        return CorruptFile(
+            f"{path} was not loaded: {what}; a trace of an earlier version that does opens in torch-vis explore --trust"
+        )
+    reason = shortened(f"{what} is missing or unknown" if isinstance(what, KeyError) else str(what))
+    return CorruptFile(f"{path} is truncated or damaged ({reason}); copy it again, or save the trace again")
 
 
 def to_json(what: str, item: Any, *, strict: bool = False) -> str:

@@ -55,7 +55,6 @@ from torch_vis.ops.cost import (  # noqa: F401  (importing a file registers its 
     sparse,
 )
 from torch_vis.ops.cost.compute import costs, uncovered
-from torch_vis.ops.cost.operation import UNKNOWN_BYTES, Cost, Operation
-from torch_vis.ops.cost.registry import covered, register_cost
+from torch_vis.ops.cost.registry import UNKNOWN_BYTES, Cost, Operation, covered, register_cost
 
 __all__ = ["UNKNOWN_BYTES", "Cost", "Operation", "costs", "covered", "register_cost", "uncovered"]

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from torch_vis.graph import TensorType
 from torch_vis.ops.cost import normalization
-from torch_vis.ops.cost.operation import Cost, NestedType, Operation, is_sized, together
-from torch_vis.ops.cost.registry import aten, family
+from torch_vis.ops.cost.registry import Cost, NestedType, Operation, aten, family, is_sized, together
 
 cost = family("attention")
 

@@ -13,15 +13,16 @@ from torch_vis.graph import Call, Column, Graph, Slot, TensorType
 from torch_vis.graph.schema import Flag, Kind
 from torch_vis.graph.types import Bools, Ints
 from torch_vis.ops.call_groups import classes
-from torch_vis.ops.cost.operation import (
+from torch_vis.ops.cost.registry import (
     UNKNOWN_BYTES,
     Cost,
+    FormulaEntry,
     Operation,
     RepeatedType,
+    formula_of,
     is_sized,
     touched,
 )
-from torch_vis.ops.cost.registry import FormulaEntry, formula_of
 from torch_vis.ops.cost.shared_reads import is_unread, read_bytes
 from torch_vis.ops.cost.sparse import with_nested_sizes, with_sparse_sizes
 
@@ -161,8 +162,8 @@ def _read_by_another_name(graph: Graph) -> Bools:
 
 def _is_fresh(graph: Graph) -> Bools:
     """For each output, whether its bytes were written: it is not an alias of something older."""
-    maker = graph.out_node
-    return (graph.out_slot < 0) | (graph.storage_birth[graph.value_storage[graph.out_value]] >= maker)
+    producer = graph.out_node
+    return (graph.out_slot < 0) | (graph.storage_birth[graph.value_storage[graph.out_value]] >= producer)
 
 
 def _fills_nothing(graph: Graph) -> Bools:

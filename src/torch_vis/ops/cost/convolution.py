@@ -10,8 +10,7 @@ from __future__ import annotations
 from math import prod
 
 from torch_vis.graph import TensorType
-from torch_vis.ops.cost.operation import Cost, Operation, nbytes
-from torch_vis.ops.cost.registry import aten, family
+from torch_vis.ops.cost.registry import Cost, Operation, aten, family, nbytes
 
 cost = family("convolution")
 

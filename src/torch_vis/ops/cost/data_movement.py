@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from torch_vis.ops.cost.operation import Cost, Operation, nbytes
-from torch_vis.ops.cost.registry import aten, family, prims
+from torch_vis.ops.collectives import TABLE as COLLECTIVES
+from torch_vis.ops.collectives import WAIT, WAIT_TENSOR
+from torch_vis.ops.cost.registry import Cost, Operation, aten, family, nbytes, prims
 from torch_vis.ops.op_table import names
 
 cost = family("copy")
@@ -19,7 +20,7 @@ PRIM_COPIES = """
 
 
 @cost(*aten(names("views", "unwritten")), *prims(PRIM_VIEWS), any_layout=True)
-@cost("_c10d_functional::wait_tensor", "_c10d_functional::_wrap_tensor_autograd", any_layout=True)
+@cost(WAIT, WAIT_TENSOR, "_c10d_functional::_wrap_tensor_autograd", any_layout=True)
 def view(op: Operation) -> Cost:
     """Nothing is computed and nothing moved."""
     return Cost(0, 0, 0)
@@ -61,20 +62,13 @@ def overlaps_added(op: Operation) -> Cost:
     return op.count(add=op.args[0].numel)
 
 
-@cost(
-    "_c10d_functional::all_gather_into_tensor",
-    "_c10d_functional::all_gather_into_tensor_coalesced",
-    "_c10d_functional::all_to_all_single",
-    "_c10d_functional::broadcast",
-    "c10d::allgather_",
-    "c10d::_allgather_base_",
-    "c10d::broadcast_",
-    "c10d::scatter_",
-    "c10d::gather_",
-    "c10d::alltoall_",
-    "c10d::send",
-    "c10d::recv_",
-)
+@cost(*COLLECTIVES, any_layout=True)
 def exchange(op: Operation) -> Cost:
-    """Data go between processes as they are; the bytes are those of this process."""
+    """Data go between processes; the bytes are those that this one reads and writes, and additions are not counted."""
+    return op.count()
+
+
+@cost("fsdp::split_with_sizes_copy", "fsdp::chunk_cat", "fsdp::copy_")
+def shard(op: Operation) -> Cost:
+    """What is to be sent is put together, or what has arrived taken apart."""
     return op.count()

@@ -10,8 +10,17 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from torch_vis.graph import TensorType
-from torch_vis.ops.cost.operation import Cost, Operation, SparseType, elements, is_sized
-from torch_vis.ops.cost.registry import Formula, aten, family, prims
+from torch_vis.ops.cost.registry import (
+    Cost,
+    Formula,
+    Operation,
+    SparseType,
+    aten,
+    elements,
+    family,
+    is_sized,
+    prims,
+)
 
 cost = family("elementwise")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from math import log2
 
-from torch_vis.ops.cost.operation import Cost, Operation
-from torch_vis.ops.cost.registry import aten, family
+from torch_vis.ops.cost.registry import Cost, Operation, aten, family
 
 cost = family("reduction")
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from torch_vis.graph import TensorType
 from torch_vis.ops.cost.elementwise import factor
-from torch_vis.ops.cost.operation import UNKNOWN_BYTES, Cost, Operation, nbytes, tensors_in
 from torch_vis.ops.cost.reduction import norm_root, norm_work
-from torch_vis.ops.cost.registry import aten, family
+from torch_vis.ops.cost.registry import UNKNOWN_BYTES, Cost, Operation, aten, family, nbytes, tensors_in
 from torch_vis.ops.names import plain_name
 
 cost = family("indexing")

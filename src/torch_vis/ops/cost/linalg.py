@@ -13,8 +13,7 @@ from math import prod
 from typing import NamedTuple
 
 from torch_vis.graph import TensorType
-from torch_vis.ops.cost.operation import COMPLEX_MAC, COMPLEX_MUL, Cost, Operation, together
-from torch_vis.ops.cost.registry import aten, family
+from torch_vis.ops.cost.registry import COMPLEX_MAC, COMPLEX_MUL, Cost, Operation, aten, family, together
 
 cost = family("factorization")
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from torch_vis.graph import TensorType
 from torch_vis.ops.cost.elementwise import Work
-from torch_vis.ops.cost.operation import Cost, Operation, nbytes, together
-from torch_vis.ops.cost.registry import aten, family
+from torch_vis.ops.cost.registry import Cost, Operation, aten, family, nbytes, together
 
 cost = family("reduction")
 

@@ -8,8 +8,7 @@ from math import prod
 from typing import Any
 
 from torch_vis.graph import TensorType
-from torch_vis.ops.cost.operation import Cost, Operation, SparseType, elements, is_sized
-from torch_vis.ops.cost.registry import aten, family
+from torch_vis.ops.cost.registry import Cost, Operation, SparseType, aten, elements, family, is_sized
 
 cost = family("matmul")
 

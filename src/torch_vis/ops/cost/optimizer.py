@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch_vis.graph import TensorType
 from torch_vis.ops.cost.elementwise import SIZES, WORK, Work, factor, work
-from torch_vis.ops.cost.operation import Cost, Operation, numel, touched
 from torch_vis.ops.cost.reduction import norm_root, norm_work
-from torch_vis.ops.cost.registry import Formula, aten, family
+from torch_vis.ops.cost.registry import Cost, Formula, Operation, aten, family, numel, touched
 
 cost = family("optimizer")
 

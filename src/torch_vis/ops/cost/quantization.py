@@ -8,8 +8,7 @@ cannot be known.
 from __future__ import annotations
 
 from torch_vis.ops.cost.elementwise import Work, work
-from torch_vis.ops.cost.operation import Cost, Operation, nbytes, numel
-from torch_vis.ops.cost.registry import aten, family
+from torch_vis.ops.cost.registry import Cost, Operation, aten, family, nbytes, numel
 
 cost = family("elementwise")
 

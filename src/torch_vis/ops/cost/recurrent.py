@@ -18,8 +18,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from torch_vis.graph import TensorType
-from torch_vis.ops.cost.operation import Cost, Operation, numel
-from torch_vis.ops.cost.registry import aten, family
+from torch_vis.ops.cost.registry import Cost, Operation, aten, family, numel
 
 cost = family("recurrent")
 
@@ -63,7 +62,7 @@ def _hidden(params: Sequence[TensorType]) -> list[TensorType]:
     return layers
 
 
-def _made(op: Operation, counted: tuple[int, int, int]) -> Cost:
+def _cost_of(op: Operation, counted: tuple[int, int, int]) -> Cost:
     macs, biases, rest = counted
     return op.count(mac=macs)._replace(flops=2 * macs + biases + rest)
 
@@ -84,7 +83,7 @@ def whole(op: Operation) -> Cost:
     packed = op.overload == "data"
     params, _, num_layers, dropout, train = op.args[3:8] if packed else op.args[2:7]
     dropped = _dropped(params, cell, num_layers, dropout, train)
-    return _made(op, layers(prod(op.args[0].shape[:-1]), params, cell, dropped=dropped))
+    return _cost_of(op, layers(prod(op.args[0].shape[:-1]), params, cell, dropped=dropped))
 
 
 @cost(*aten("lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"))
@@ -93,21 +92,21 @@ def one_cell(op: Operation) -> Cost:
     name = op.op.removeprefix("aten::")
     cell = {"gru_cell": GRU, "rnn_tanh_cell": TANH, "rnn_relu_cell": RELU}.get(name, LSTM)
     params = [each for each in op.args[2:6] if each is not None]
-    return _made(op, layers(prod(op.args[0].shape[:-1]), params, cell))
+    return _cost_of(op, layers(prod(op.args[0].shape[:-1]), params, cell))
 
 
 @cost(*aten("mkldnn_rnn_layer"))
 def mkldnn_layer(op: Operation) -> Cost:
     """One layer in one direction."""
     params = op.args[1:5] if op.args[12] else op.args[1:3]
-    return _made(op, layers(prod(op.args[0].shape[:-1]), params, MODES[op.args[9]]))
+    return _cost_of(op, layers(prod(op.args[0].shape[:-1]), params, MODES[op.args[9]]))
 
 
 @cost(*aten("mkldnn_rnn_layer_backward"))
 def mkldnn_layer_backward(op: Operation) -> Cost:
     """The gradients of one layer in one direction."""
     params = op.args[1:5] if op.args[17] else op.args[1:3]
-    return _made(op, gradients(prod(op.args[0].shape[:-1]), params, MODES[op.args[14]], weights=True))
+    return _cost_of(op, gradients(prod(op.args[0].shape[:-1]), params, MODES[op.args[14]], weights=True))
 
 
 def gradients(
@@ -131,14 +130,16 @@ def cudnn(op: Operation) -> Cost:
     )
     params = op.args[1]
     dropped = _dropped(params, MODES[mode], num_layers, dropout, train)
-    return _made(op, layers(prod(op.args[0].shape[:-1]), params, MODES[mode], dropped=dropped))
+    return _cost_of(op, layers(prod(op.args[0].shape[:-1]), params, MODES[mode], dropped=dropped))
 
 
 @cost(*aten("_cudnn_rnn_backward miopen_rnn_backward"))
 def cudnn_backward(op: Operation) -> Cost:
     """The gradients of all layers and directions."""
     mode, mask = op.args[10], op.args[-1]
-    return _made(op, gradients(prod(op.args[0].shape[:-1]), op.args[1], MODES[mode], weights=bool(mask[3])))
+    return _cost_of(
+        op, gradients(prod(op.args[0].shape[:-1]), op.args[1], MODES[mode], weights=bool(mask[3]))
+    )
 
 
 @cost(*aten("_thnn_fused_lstm_cell _thnn_fused_gru_cell"))

@@ -6,8 +6,7 @@ import math
 from typing import Any
 
 from torch_vis.graph import TensorType
-from torch_vis.ops.cost.operation import Cost, Operation, elements, nbytes, together
-from torch_vis.ops.cost.registry import aten, family
+from torch_vis.ops.cost.registry import Cost, Operation, aten, elements, family, nbytes, together
 
 cost = family("reduction")
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from torch_vis.graph import Call, Graph, Slot, TensorType
 from torch_vis.graph.types import Bools, Ints
-from torch_vis.ops.cost.operation import touched
+from torch_vis.ops.cost.registry import touched
 from torch_vis.ops.names import plain_name
 
 OTHER = -1  # in ``rows`` of a region: bytes in no such pattern

@@ -9,8 +9,16 @@ import numpy as np
 from torch_vis.graph import Column, Graph, Node, TensorType
 from torch_vis.graph.flow import follow
 from torch_vis.graph.types import Bools, Ints
-from torch_vis.ops.cost.operation import Cost, NestedType, Operation, SparseType, elements, is_sized
-from torch_vis.ops.cost.registry import aten, family
+from torch_vis.ops.cost.registry import (
+    Cost,
+    NestedType,
+    Operation,
+    SparseType,
+    aten,
+    elements,
+    family,
+    is_sized,
+)
 
 cost = family("other")
 

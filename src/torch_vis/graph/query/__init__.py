@@ -1,0 +1,1 @@
+"""The selector language: its text, and what it means in a graph."""
