@@ -7,8 +7,9 @@ into wrapper tensors, and it recurses, also for ever into what holds itself.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import Any
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree
@@ -68,3 +69,187 @@ def container_items(item: Any) -> list[tuple[str, Any]]:
         children, _ = node.flatten_fn(item)
         return [(str(index), part) for index, part in enumerate(children)]
     return []
+
+
+class Form(NamedTuple):
+    """A container taken apart: its type, the names of its items, and the items."""
+
+    type: type
+    keys: tuple[Any, ...]
+    parts: tuple[Any, ...]
+
+
+class TensorLeaf(NamedTuple):
+    """The place of a tensor in a form, by the number of its value; None for one that nothing is known of."""
+
+    number: int | None
+
+
+class Unheld(NamedTuple):
+    """Stands for an object of a form that is neither a tensor nor a literal, and was not held: a cache, say."""
+
+    type: str
+
+    def __repr__(self) -> str:
+        return f"<{self.type}, not held>"
+
+
+# levels of containers inside one another that a form follows
+DEEPEST = 64
+PLAIN = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    slice,
+    range,
+)
+
+
+def split(item: Any) -> Form | None:
+    """A list, tuple, named tuple, mapping or dataclass as a form; None for what is none of these.
+
+    >>> split({"a": 1, "b": 2})
+    Form(type=<class 'dict'>, keys=('a', 'b'), parts=(1, 2))
+    """
+    if isinstance(item, (torch.Tensor, *PLAIN)):
+        return None
+    if isinstance(item, Mapping):
+        return Form(type(item), tuple(item), tuple(item.values()))
+    if isinstance(item, (list, tuple)):
+        return Form(type(item), tuple(range(len(item))), tuple(item))
+    if dataclasses.is_dataclass(item) and not isinstance(item, type):
+        names = [field.name for field in dataclasses.fields(item) if hasattr(item, field.name)]
+        return Form(type(item), tuple(names), tuple(getattr(item, name) for name in names))
+    return None
+
+
+def join(form: Form, parts: Sequence[Any]) -> Any:
+    """The container of a form with these items.
+
+    >>> join(split({"a": 1, "b": 2}), [3, 4])
+    {'a': 3, 'b': 4}
+    """
+    kind: Any = form.type
+    if kind in (list, tuple):
+        return kind(parts)
+    if kind is dict:
+        return dict(zip(form.keys, parts))
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return kind(*parts)
+    if issubclass(kind, (list, tuple)):
+        return kind(parts)
+    if hasattr(kind, "__dataclass_fields__") and not issubclass(kind, Mapping):
+        made = object.__new__(kind)
+        for name, part in zip(form.keys, parts):
+            object.__setattr__(made, name, part)
+        return made
+    try:
+        return kind(dict(zip(form.keys, parts)))
+    except TypeError:
+        return kind(**dict(zip(form.keys, parts)))
+
+
+def form_of(item: Any, number: Callable[[torch.Tensor], int | None], depth: int = DEEPEST) -> Any:
+    """A container without its tensors: what holds none stays, each tensor becomes a ``TensorLeaf``."""
+    if isinstance(item, torch.Tensor):
+        return TensorLeaf(number(item))
+    if isinstance(item, PLAIN):
+        return item
+    form = split(item) if depth else None
+    if form is None:
+        return Unheld(type(item).__name__)
+    return form._replace(parts=tuple(form_of(part, number, depth - 1) for part in form.parts))
+
+
+def form_leaves(form: Any, name: str = "") -> Iterator[tuple[str, int | None]]:
+    """The tensors of a form in order, each with its name as ``named_tensors`` gives it."""
+    if isinstance(form, TensorLeaf):
+        yield name, form.number
+    elif isinstance(form, Form):
+        for key, part in zip(form.keys, form.parts):
+            yield from form_leaves(part, f"{name}.{key}" if name else str(key))
+
+
+def argument_names(module: Any) -> list[str]:
+    """What a module's ``forward`` calls its positional arguments.
+
+    >>> argument_names(torch.nn.Linear(1, 1))
+    ['input']
+    """
+    try:
+        parameters = inspect.signature(module.forward).parameters.values()
+    except (TypeError, ValueError, AttributeError):
+        return []
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [parameter.name for parameter in parameters if parameter.kind in positional]
+
+
+def filled(form: Any, tensor: Callable[[int | None], Any]) -> Any:
+    """The container of a form, with a tensor for each leaf."""
+    if isinstance(form, TensorLeaf):
+        return tensor(form.number)
+    if isinstance(form, Form):
+        return join(form, [filled(part, tensor) for part in form.parts])
+    return form
+
+
+def renumbered(form: Any, number: Callable[[int], int | None]) -> Any:
+    """A form whose leaves have other numbers."""
+    if isinstance(form, TensorLeaf):
+        return TensorLeaf(None if form.number is None else number(form.number))
+    if isinstance(form, Form):
+        return form._replace(parts=tuple(renumbered(part, number) for part in form.parts))
+    return form
+
+
+def completed(form: Any, later: Any) -> Any:
+    """A form in which leaves that nothing was known of have the numbers of a later form of the same containers."""
+    if isinstance(form, TensorLeaf):
+        return later if form.number is None and isinstance(later, TensorLeaf) else form
+    if isinstance(form, Form) and isinstance(later, Form) and len(form.parts) == len(later.parts):
+        return form._replace(parts=tuple(map(completed, form.parts, later.parts)))
+    return form
+
+
+def with_tensors(
+    item: Any, change: Callable[[str, torch.Tensor], Any], name: str = "", depth: int = DEEPEST
+) -> Any:
+    """The same containers with other tensors; a container in which nothing changes is the same object.
+
+    >>> given = [torch.ones(1), {"a": torch.ones(1)}]
+    >>> changed = with_tensors(given, lambda name, tensor: tensor * 2 if name == "0" else tensor)
+    >>> changed[0], changed[1] is given[1]
+    (tensor([2.]), True)
+    """
+    if isinstance(item, torch.Tensor):
+        return change(name, item)
+    form = split(item) if depth else None
+    if form is None:
+        return _with_children(item, change, name, depth) if depth else item
+    parts = [
+        with_tensors(part, change, f"{name}.{key}" if name else str(key), depth - 1)
+        for key, part in zip(form.keys, form.parts)
+    ]
+    if all(new is old for new, old in zip(parts, form.parts)):
+        return item
+    return join(form, parts)
+
+
+def _with_children(item: Any, change: Callable[[str, torch.Tensor], Any], name: str, depth: int) -> Any:
+    """``with_tensors`` of a container that somebody registered with torch; of anything else, the same object."""
+    node = _pytree.SUPPORTED_NODES.get(type(item))
+    if node is None:
+        return item
+    children, context = node.flatten_fn(item)
+    parts = [
+        with_tensors(part, change, f"{name}.{index}" if name else str(index), depth - 1)
+        for index, part in enumerate(children)
+    ]
+    return item if all(new is old for new, old in zip(parts, children)) else node.unflatten_fn(parts, context)

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import cache
-from types import TracebackType
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
@@ -27,55 +27,75 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from torch_vis.capture.compilers.interpreter import ProgramRun
+from torch_vis.capture.compilers.program import Subgraph
+from torch_vis.capture.known_numbers import (
+    MISSING,
+    MOST_ELEMENTS,
+    KnownNumbers,
+    assumption,
+    numbers_for_python,
+)
+from torch_vis.capture.modes import kept_after_interrupt, modes_aside, put_on
 from torch_vis.capture.recording.dispatch_mode import is_wrapper
 from torch_vis.capture.recording.source_lines import TORCH, kind_of, resolve
-from torch_vis.capture.state import StateSnapshot
+from torch_vis.capture.session import Capture, CapturedRun, name_inputs
+from torch_vis.capture.state import StateSnapshot, is_lazy
+from torch_vis.capture.undo import Context, Undo, context
 from torch_vis.errors import CaptureFailed, UsageError
 from torch_vis.graph.record import Limit
 from torch_vis.graph.schema import Site
+from torch_vis.ops.higher_order import TABLE
 
 CPU = torch.device("cpu")
 MODULES = tuple(os.path.join(TORCH, part) + os.sep for part in ("nn", "optim", "ao", "amp"))
 INPLACE_OR_VIEW = torch._C.DispatchKey.ADInplaceOrView
 is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 NUMBERS_NEEDED = (DataDependentOutputException, DynamicOutputShapeException)
-WITHOUT_DATA = ("FakeTensor", ".numpy() is not supported", "data pointer")
+# what DistributedDataParallel's reducer, in C++, says to gradients without numbers
+REDUCER = ("expected the hook result is either", "its data is not allocated yet")
+WITHOUT_DATA = ("FakeTensor", ".numpy() is not supported", "data pointer", *REDUCER)
 UNSUPPORTED = (UnsupportedFakeTensorException, UnsupportedOperatorException)
 
 
-class FakeTensors:
+class FakeTensors(Context["FakeTensors"]):
     """A stretch without numbers: ``below`` and ``above`` are the modes on either side of the recorder's."""
 
-    def __init__(self) -> None:
-        self.below = ShapesOnly()
+    def __init__(self, assume: Mapping[str, str] | None = None) -> None:
+        self.below = ShapesOnly(assumption(assume))
         self.twins = FakeTwins(self.below)
         self.above = TwinMode(self.twins)
 
     @property
     def limits(self) -> list[str]:
         """What the shapes leave open."""
-        return self.below.corrections.limits
+        return [*self.below.corrections.limits, *self.below.known.limits]
 
-    def __enter__(self) -> FakeTensors:
-        with ExitStack() as stack:
-            before = stack.enter_context(StateSnapshot.of_everything())
-            # A fake tensor of an absent device that gets a gradient ends the process before any mode is asked.
-            for tensor in before.tensors:
-                if isinstance(tensor, FakeTensor) and tensor.requires_grad:
+    def _begin(self, undo: Undo) -> FakeTensors:
+        undo.enter(kept_after_interrupt())
+        before = undo.enter(StateSnapshot.of_everything())
+        # A fake tensor of an absent device that gets a gradient ends the process before any mode is asked.
+        for tensor in before.tensors:
+            if is_lazy(tensor):
+                self.twins.lazy[id(tensor)] = weakref.ref(tensor)
+            if isinstance(tensor, FakeTensor):
+                if tensor.requires_grad:
                     refuse_absent(tensor.fake_device)
-            stack.callback(torch.clear_autocast_cache)  # its fake casts would be used after this run
-            stack.enter_context(_as_foreach_sees())
-            stack.enter_context(_quiet())
-            stack.enter_context(self.below)
-            self._stack = stack.pop_all()
+            elif tensor.is_meta and not is_lazy(tensor):
+                # its own class is put back with everything else
+                tensor.__class__ = on_cpu(type(tensor))
+        undo.add(torch.clear_autocast_cache)  # its fake casts would be used after this run
+        undo.enter(_as_foreach_sees())
+        undo.enter(_as_transformers_sees(self.twins))
+        undo.enter(numbers_for_python(self.below.known, self.twins.of))
+        undo.enter(_quiet())
+        put_on(undo, self.below)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stack.close()
+    def _ended(self, error: BaseException | None) -> None:
+        traceback = None if error is None else error.__traceback__
         if error is not None and (needs_numbers(error) or has_no_rule(error, traceback)):
             raise _explained(error, traceback) from error
 
@@ -87,28 +107,51 @@ class ShapesOnly(FakeTensorMode):
     torch's rule is not what the kernel does, the kernel is right.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, assume: str | None = None) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self.corrections = Corrections()
+        self.known = KnownNumbers(self, assume)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one operation on shapes."""
+        """Run one operation on shapes, and on the numbers where they are known."""
         if func is torch.ops.aten.lift_fresh.default and self.is_our_fake(args[0]):
             return args[0]  # as it is with real tensors
-        out = self.corrections.instead(func, args, kwargs or {})
+        known = self.known
+        kwargs = kwargs or {}
+        plan = known.plans.get(func) or known.plan(func)
+        if plan.by_numbers:
+            out = known.answer(func, args, kwargs, lambda *a, **k: self._on_shapes(func, types, a, k))
+            if out is not MISSING:
+                return out
+        if plan.composite:
+            # torch's mode would remember by shapes what depends on numbers
+            with self:
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
+        out = self._on_shapes(func, types, args, kwargs)
+        if type(out) is FakeTensor and out.constant is not None:
+            real, out.constant = out.constant, None
+            known.give(out, real)
+        elif plan.followed or plan.written:
+            known.follow(plan, func, args, kwargs, out)
+        return out
+
+    def _on_shapes(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        out = self.corrections.instead(func, args, kwargs)
         if out is None:
             out = super().__torch_dispatch__(func, types, args, kwargs)
         schema = getattr(func, "_schema", None)
         if schema is None or not isinstance(out, (torch.Tensor, tuple)):
             return out
         if isinstance(out, tuple):
-            return self.corrections.afterwards(func, args, _masked(schema, args, kwargs or {}, out))
+            return self.corrections.afterwards(func, args, _masked(schema, args, kwargs, out))
         written = schema.returns[0].alias_info if schema.is_mutable else None
         if written is None or not written.is_write:
             return out
         for position, argument in enumerate(schema.arguments):
             if argument.alias_info is not None and argument.alias_info.before_set == written.before_set:
-                return args[position] if position < len(args) else (kwargs or {}).get(argument.name, out)
+                return args[position] if position < len(args) else kwargs.get(argument.name, out)
         return out
 
 
@@ -126,10 +169,16 @@ def _masked(schema: Any, args: Any, kwargs: Any, out: tuple[Any, ...]) -> tuple[
 class FakeTwins:
     """The fake tensors that stand for real ones: one for each tensor, on memory of their own for each block."""
 
-    def __init__(self, world: FakeTensorMode) -> None:
+    def __init__(self, world: ShapesOnly) -> None:
         self.world = world
         self._tensors: dict[int, tuple[weakref.ref[Any], FakeTensor, tuple[Any, ...]]] = {}
         self._storages: dict[int, tuple[weakref.ref[Any], torch.UntypedStorage]] = {}
+        # addresses of the memory of twins
+        self._own: set[int] = set()
+        # parameters that had no shape at first: the memory that they get is of this world already
+        self.lazy: dict[int, weakref.ref[torch.Tensor]] = {}
+        # copies of what lay in the memory that twins stand for; the memory of a twin ends when nothing else holds it
+        self._copies: dict[int, tuple[weakref.ref[Any], torch.UntypedStorage, list[bool]]] = {}
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The twin of a tensor; a fake tensor of this world is its own."""
@@ -141,8 +190,29 @@ class FakeTwins:
         if known is not None and known[0]() is tensor and known[2] == layout:
             return known[1]
         twin = self._twin(tensor, layout)
-        self._tensors[key] = (weakref.ref(tensor, lambda _: self._tensors.pop(key, None)), twin, layout)
+        # a function in C: an interrupt inside one in Python would be lost
+        forget: Any = partial(self._tensors.pop, key)
+        self._tensors[key] = (weakref.ref(tensor, forget), twin, layout)
         return twin
+
+    def memory_of(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        """The memory that stands for some of the user's; of a twin it is its own."""
+        address = storage._cdata
+        known = self._storages.get(address)
+        if known is not None and known[0]() is not None:
+            return known[1]
+        if address in self._own:
+            return storage
+        return self._new_memory(storage, address, storage.nbytes())
+
+    def _new_memory(self, storage: torch.UntypedStorage, address: int, size: int) -> torch.UntypedStorage:
+        memory = torch.UntypedStorage(size, device="meta")
+        own = memory._cdata
+        self._own.add(own)
+        weakref.finalize(memory, self._own.discard, own)
+        forget: Any = partial(self._storages.pop, address)
+        self._storages[address] = (weakref.ref(storage, forget), memory)
+        return memory
 
     def _layout(self, tensor: torch.Tensor) -> tuple[Any, ...]:
         """What changes when a tensor is given other memory or another geometry."""
@@ -160,24 +230,47 @@ class FakeTwins:
                 return self.world.from_tensor(tensor.detach())
             shape = torch.empty(0, dtype=tensor.dtype, device="meta")
             shape.set_(self._memory(tensor, layout), layout[4], layout[2], layout[3])
-            constant = None
-            if device == CPU and tensor.numel() == 1 and tensor.device.type == "cpu":
-                if not isinstance(tensor, FakeTensor):
-                    constant = tensor.detach().clone()  # a step count, say, that the program asks for
-            twin = FakeTensor(self.world, shape, device, constant=constant)
-        if constant is not None:
-            self.world.fake_tensor_converter.add_constant_storage_mapping(twin)
+            twin = FakeTensor(self.world, shape, device)
+            self._tell_numbers(tensor, layout, twin)
         return twin
+
+    def _tell_numbers(self, tensor: torch.Tensor, layout: tuple[Any, ...], twin: FakeTensor) -> None:
+        """Let a twin have the numbers of its tensor, if a program may decide by them: a mask, a step count."""
+        known = self.world.known
+        if isinstance(tensor, FakeTensor):
+            if tensor.constant is not None:
+                known.give(twin, tensor.constant.detach().clone())
+            return
+        if tensor.untyped_storage().device.type != "cpu" or tensor.numel() > MOST_ELEMENTS:
+            return
+        if tensor.dtype.is_floating_point or tensor.dtype.is_complex:
+            if tensor.numel() == 1:
+                known.give(twin, tensor.detach().clone())
+            return
+        address, size, shape, stride, offset = layout
+        if size > 8 * MOST_ELEMENTS:
+            return
+        memory = self._memory(tensor, layout)
+        known_copy = self._copies.get(address)
+        # another block may lie where one lay that is gone
+        if known_copy is None or known_copy[0]() is not memory:
+            known_copy = self._copies[address] = (
+                weakref.ref(memory),
+                tensor.untyped_storage().clone(),
+                [True],
+            )
+        _, copy, valid = known_copy
+        known.give(twin, torch.empty(0, dtype=tensor.dtype).set_(copy, offset, shape, stride), valid)
 
     def _memory(self, tensor: torch.Tensor, layout: tuple[Any, ...]) -> torch.UntypedStorage:
         address, size = layout[:2]
+        lazy = self.lazy.get(id(tensor))
+        if lazy is not None and lazy() is tensor:
+            return tensor.untyped_storage()
         known = self._storages.get(address)
         if known is not None and known[0]() is not None and known[1].nbytes() == size:
             return known[1]
-        memory = torch.UntypedStorage(size, device="meta")
-        alive = weakref.ref(tensor.untyped_storage(), lambda _: self._storages.pop(address, None))
-        self._storages[address] = (alive, memory)
-        return memory
+        return self._new_memory(tensor.untyped_storage(), address, size)
 
 
 class TwinMode(TorchDispatchMode):
@@ -193,6 +286,10 @@ class TwinMode(TorchDispatchMode):
         """The twin of a tensor."""
         return self.twins.of(tensor)
 
+    def memory_of(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        """The memory of the twins of tensors on some memory."""
+        return self.twins.memory_of(storage)
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Pass one operation on to the recorder."""
         if func is torch.ops.prim.device.default:  # asked from where an exception would end the process
@@ -201,7 +298,10 @@ class TwinMode(TorchDispatchMode):
             return NotImplemented
         if func is torch.ops.aten.detach.default and not is_excluded(INPLACE_OR_VIEW):
             # torch's own shallow copy, a call only because a mode is there: autograd has not been passed on the way
-            with _disable_current_modes(), self.twins.world:
+            if is_lazy(args[0]):  # which has no shape, and so no twin, before it gets one
+                with modes_aside():
+                    return func(args[0])
+            with modes_aside(), self.twins.world:
                 return func(self.twins.of(args[0]))
         args, kwargs = pytree.tree_map(self._stand_in, (args, kwargs or {}))
         return func(*args, **kwargs)
@@ -215,31 +315,85 @@ class TwinMode(TorchDispatchMode):
         return item
 
 
-@contextmanager
-def _as_foreach_sees() -> Iterator[None]:
+@context
+def _as_foreach_sees(undo: Undo) -> None:
     """Let optimizers and clipping choose their kernels for many tensors at once as they would for real ones."""
     from torch.utils._foreach_utils import _foreach_supported_types as supported
 
-    supported.append(FakeTensor)
-    try:
-        yield
-    finally:
-        supported.remove(FakeTensor)
+    before = list(supported)
+    undo.add(supported.__setitem__, slice(None), before)
+    supported.extend([FakeTensor, *(on_cpu(kind) for kind in before)])
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
+@cache
+def on_cpu(kind: type[torch.Tensor]) -> type[torch.Tensor]:
+    """A class of tensors like another one, but for one thing: they say that they are on the CPU.
+
+    Tensors of a model on the meta device get it for as long as the run lasts. What asks them where they are (fused
+    optimizers, checkpointing, ``x.to(weight.device)``) then goes the way that it goes for the twins.
+    """
+    answers: dict[str, Any] = {
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "__doc__": kind.__doc__,
+        "__slots__": (),
+        "device": property(lambda tensor: CPU),
+        "is_meta": property(lambda tensor: False),
+        "is_cpu": property(lambda tensor: True),
+    }
+    if kind in (torch.Tensor, torch.nn.Buffer):
+        # or each operation on a subclass would be asked by its class first
+        answers["__torch_function__"] = torch._C._disabled_torch_function_impl
+    metaclass: Any = type(kind)
+    changed: type[torch.Tensor] = metaclass(kind.__name__, (kind,), answers)
+    return changed
+
+
+@context
+def _as_transformers_sees(undo: Undo, twins: FakeTwins) -> None:
+    """Let transformers look at masks and positions as it does in a real run.
+
+    It asks whether a tensor is fake, and if so makes masks that it would otherwise leave out. Where the numbers are
+    known it is told no; where they are not, it is told yes, and ``limits`` says which line asked.
+    """
+    module: Any = sys.modules.get("transformers.utils.import_utils")
+    original = getattr(module, "is_fake_tensor", None)
+    if original is None:
+        return
+
+    def is_fake_tensor(x: Any) -> bool:
+        if not isinstance(x, torch.Tensor) or is_wrapper(type(x)):
+            return bool(original(x))
+        if x.is_floating_point():
+            return False
+        known = twins.world.known
+        twin = twins.of(x)
+        if isinstance(twin, FakeTensor) and known.of(twin) is not None:
+            return False
+        known.note_unknown(_line_outside(sys._getframe(1)))
+        return True
+
+    undo.add(setattr, module, "is_fake_tensor", original)
+    module.is_fake_tensor = is_fake_tensor
+
+
+def _line_outside(frame: FrameType | None) -> Site | None:
+    """The line that runs, outside of what asks on behalf of others."""
+    while frame is not None and frame.f_code.co_name in ("is_tracing", "is_fake_tensor"):
+        frame = frame.f_back
+    return None if frame is None else resolve(frame.f_code, frame.f_lasti)
+
+
+@context
+def _quiet(undo: Undo) -> None:
     """Leave out the page that torch logs of an operation that fails, before it raises: the error says it as well."""
 
     def passes(record: logging.LogRecord) -> bool:
         return not str(record.msg).startswith("failed while attempting to run meta")
 
     log = logging.getLogger("torch._subclasses.fake_tensor")
+    undo.add(log.removeFilter, passes)
     log.addFilter(passes)
-    try:
-        yield
-    finally:
-        log.removeFilter(passes)
 
 
 def refuse_absent(device: torch.device) -> None:
@@ -274,9 +428,14 @@ def _explained(error: BaseException, traceback: TracebackType | None) -> Capture
     func = getattr(error, "func", None)
     what = f"{func}" if func is not None else "the program"
     if needs_numbers(error):
+        if any(words in str(error) for words in REDUCER):
+            return CaptureFailed(
+                f"{where}backward exchanges gradients in C++, as DistributedDataParallel does, and a fake run has "
+                "shapes only; trace the module inside (model.module), or trace without fake=True"
+            )
         return CaptureFailed(
             f"{where}{what} needs the numbers in a tensor, and a fake run has shapes only; decide by shapes there, or "
-            "trace without fake=True"
+            "trace without fake=True; if a router of experts chooses there, give assume={'tokens': 'balanced'}"
         )
     message = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return CaptureFailed(
@@ -367,7 +526,7 @@ def workspace_rule_holds(dtype: torch.dtype) -> bool:
     """Whether the kernel of this machine keeps what the rule says, seen from one small run."""
     steps, batch, features, units = SAMPLE
     with (
-        _disable_current_modes(),
+        modes_aside(),
         torch._C._DisableTorchDispatch(),
         torch._C._DisableAutocast(),
         torch.enable_grad(),
@@ -470,3 +629,63 @@ AFTERWARDS: dict[Any, Callable[[tuple[Any, ...], tuple[Any, ...]], tuple[Any, ..
     aten._batch_norm_with_update.default: _statistics,
     aten.native_group_norm_backward.default: _group_norm_backward,
 }
+
+
+FAKE_LIMIT = Limit(
+    "shapes only: no numbers were computed, the times are those of working out shapes, and a program that looks at "
+    "values before it decides (a mask of ones that is left out) may go another way than it would with them",
+    kind="shapes",
+)
+SUBGRAPH_LIMIT = Limit(
+    "a subgraph of a captured program, worked out on shapes: no numbers were computed, and the times mean nothing",
+    kind="shapes",
+)
+
+
+def fake_run(
+    model: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    backward: bool,
+    loss: Callable[[Any], Any] | None,
+    *,
+    functions: bool = False,
+    partial: bool = False,
+    assume: Mapping[str, str] | None = None,
+) -> CapturedRun:
+    """Run a model without numbers."""
+    with FakeTensors(assume) as fake:
+        modules = [model] if isinstance(model, torch.nn.Module) else []
+        capture = Capture(*modules, keep=False, functions=functions, substitutes=fake.above)
+        capture.inputs = name_inputs(model, args, kwargs)
+        capture.run(lambda: model(*args, **kwargs), backward=backward, loss=loss, partial=partial)
+        captured = capture.finish()
+    run = captured.run
+    run.meta.update(backward=backward or loss is not None, fake=True)
+    run.limits += (*fake.limits, FAKE_LIMIT)
+    return captured
+
+
+def run_subgraph(subgraph: Subgraph) -> CapturedRun:
+    """Run a subgraph by itself: what a branch that was not taken would do."""
+    module = subgraph.module
+    assert module is not None
+    names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
+    try:
+        with FakeTensors() as fake:
+            capture = Capture(keep=False, substitutes=fake.above)
+            capture.inputs = [(n, i) for n, i in zip(names, subgraph.inputs) if isinstance(i, torch.Tensor)]
+            capture.has_output = True
+            with capture:
+                capture.output = ProgramRun(capture, on_shapes=True).interpret(module, *subgraph.inputs)
+            captured = capture.finish()
+    except CaptureFailed as error:
+        raise UsageError(
+            f"{subgraph.name} goes its way by numbers, and a subgraph is worked out on shapes, which have none"
+        ) from error
+    run = captured.run
+    run.meta.update(fake=True, model=subgraph.name)
+    called = {str(node.target) for node in module.graph.nodes if node.op == "call_function"}
+    undecided = [row.without_numbers for name, row in TABLE.items() if row.without_numbers and name in called]
+    run.limits += (SUBGRAPH_LIMIT, *(Limit(text, kind="shapes") for text in undecided))
+    return captured

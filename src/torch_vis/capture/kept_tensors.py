@@ -26,6 +26,20 @@ class TensorVersion(NamedTuple):
     address: int
 
 
+class Escape(NamedTuple):
+    """A tensor that left for Python without an operation, by ``tolist()``, ``numpy()`` or an array protocol."""
+
+    method: str
+    # its value, -1 where no operation of the run had it
+    value: int
+    # its block of memory, -1 where no operation touched it
+    storage: int
+    # the names of the inputs on whose memory it lies
+    inputs: tuple[str, ...]
+    # the user's line, in words
+    where: str
+
+
 @dataclass
 class KeptTensors:
     """What a live trace keeps beside its graph; a file has none of it."""
@@ -44,6 +58,12 @@ class KeptTensors:
     """Random states that are not what the random operation before left behind, by node number."""
     python_values: dict[int, Any] = field(default_factory=dict)
     """Values that left for Python (what ``.item()`` or a branch on a tensor saw), by node number."""
+    escapes: list[Escape] = field(default_factory=list)
+    """Tensors that left for Python without an operation."""
+    given: dict[int, Any] = field(default_factory=dict)
+    """What each call of a module was given, ``(args, kwargs)`` as a form of values, by scope number."""
+    returned: dict[int, Any] = field(default_factory=dict)
+    """What each call of a module returned, as a form of values, by scope number."""
     objects: dict[str, Any] = field(default_factory=dict)
     """Arguments with no literal form (generators, functions), by the text that stands for them."""
     versions: list[tuple[str, torch.Tensor, TensorVersion]] = field(default_factory=list)

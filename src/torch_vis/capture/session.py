@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import platform
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack, nullcontext
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -15,19 +17,26 @@ import torch
 
 from torch_vis.capture.assembling.assemble import Assembly, NamedTensor, ResultTensor, RunFacts, assemble
 from torch_vis.capture.assembling.limits import describe_limits, packed_weights
-from torch_vis.capture.assembling.metric_columns import with_stored
-from torch_vis.capture.containers import named_tensors
-from torch_vis.capture.kept_tensors import KeptTensors, version_of
+from torch_vis.capture.assembling.log import with_stored
+from torch_vis.capture.containers import Form, argument_names, named_tensors, renumbered
+from torch_vis.capture.kept_tensors import Escape, KeptTensors, version_of
+from torch_vis.capture.modes import put_on
 from torch_vis.capture.recording import inductor_calls
-from torch_vis.capture.recording.dispatch_mode import RecordMode
+from torch_vis.capture.recording.collectives import land_rest
+from torch_vis.capture.recording.dispatch_mode import RecordMode, TaskMode
 from torch_vis.capture.recording.function_calls import FunctionScopes
 from torch_vis.capture.recording.module_calls import ModuleCalls, running_codes
-from torch_vis.capture.recording.recorder import Recorder, clock
+from torch_vis.capture.recording.recorder import CallForms, Recorder, clock
+from torch_vis.capture.recording.source_lines import resolve
+from torch_vis.capture.settings import module_settings
+from torch_vis.capture.undo import Context, Undo
 from torch_vis.errors import NothingToDifferentiate
+from torch_vis.graph.call import Special
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
-from torch_vis.graph.record import Run
-from torch_vis.graph.schema import Role
+from torch_vis.graph.record import SUMMED_OUTPUTS, Run
+from torch_vis.graph.schema import Placement, Role
+from torch_vis.graph.text import and_more
 
 # a module whose parameters and parts get names, and the prefix of all these names
 Root = tuple[str, torch.nn.Module]
@@ -36,12 +45,11 @@ Root = tuple[str, torch.nn.Module]
 class SubstituteMode(Protocol):
     """A mode that hands every operation other tensors in place of the user's: in a fake run, those without numbers."""
 
-    def __enter__(self) -> Any: ...
-
-    def __exit__(self, *exception: Any) -> Any: ...
-
     def substitute(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor that operations get in place of one of the user's."""
+
+    def memory_of(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
+        """The memory that such tensors lie on in place of some of the user's."""
 
 
 class CapturedRun(NamedTuple):
@@ -56,7 +64,7 @@ class CapturedRun(NamedTuple):
     """The exception that ended the run early, if one did."""
 
 
-class Capture:
+class Capture(Context["Capture"]):
     """One recorded part of a program: enter, run, leave, then ``finish``."""
 
     def __init__(
@@ -68,46 +76,60 @@ class Capture:
         functions: bool = False,
         declared: Iterable[Callable[..., Any]] = (),
         substitutes: SubstituteMode | None = None,
+        names: Sequence[str] = (),
+        known: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
+        # names: what the modules are called; known: by id, what others are called, should they be met
+        self._known_names = known
         self.substitutes = substitutes
         self.recorder = Recorder(keep=keep, timing=timing, memory=memory)
         if substitutes is not None:
             self.recorder.grad_writes.substitute = substitutes.substitute
+            self.recorder.twin_of = substitutes.memory_of
         self.roots: list[Root] = []
         for index, module in enumerate(modules):
             prefix = "" if len(modules) == 1 else f"{type(module).__name__.lower()}{index}"
-            self.roots.append((prefix, module))
+            self.roots.append((names[index] if names else prefix, module))
         inside = frozenset(id(part) for module in modules for part in module.modules())
         self.module_calls = ModuleCalls(self.recorder, inside)
+        self.call_forms = CallForms(self.recorder)
+        if keep:
+            self.recorder.call_observer = self.call_forms
         self.mode = RecordMode(self.recorder)
-        self._functions = FunctionScopes(self.recorder, declared) if functions else nullcontext()
+        self._functions = FunctionScopes(self.recorder, declared) if functions else None
         self.inputs: list[tuple[str, torch.Tensor]] = []
         self.output: Any = None
         self.has_output = False
+        self.sums_outputs = False
         self.error: BaseException | None = None
         self.compile_ns = 0
+        self.ended = 0
 
-    def __enter__(self) -> Capture:
-        self.recorder.codes_at_start = running_codes()
-        with ExitStack() as stack:
-            stack.enter_context(self.module_calls)
-            stack.enter_context(self.mode)
-            stack.enter_context(self._functions)
-            # above the recorder, which then sees only the substitutes
-            if self.substitutes is not None:
-                stack.enter_context(self.substitutes)
-            self._stack = stack.pop_all()
-        self._compiled_before = inductor_calls.compile_ns()
-        self.recorder.scopes[0][2] = clock()
+    def _begin(self, undo: Undo) -> Capture:
+        rec = self.recorder
+        rec.codes_at_start = running_codes()
+        rec.bind_to_task(undo)
+        if rec.task is not None:
+            self.mode = TaskMode(rec)
+        undo.enter(self.module_calls)
+        put_on(undo, self.mode)
+        if self._functions is not None:
+            undo.enter(self._functions)
+        # above the recorder, which then sees only the substitutes
+        if self.substitutes is not None:
+            put_on(undo, self.substitutes)
+        undo.add(self._close, inductor_calls.compile_ns())
+        rec.scopes[0][2] = clock()
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def _close(self, compiled_before: int) -> None:
+        """The recording is over, before the modes are taken off."""
         self.ended = clock()
-        self.compile_ns = inductor_calls.compile_ns() - self._compiled_before
-        self.recorder.closed = True
+        land_rest(self.recorder)
+        self.compile_ns = inductor_calls.compile_ns() - compiled_before
+        self.recorder.close()
         if self.recorder.user_functions is not None:
             self.recorder.user_functions.end()
-        self._stack.close()
 
     def run(
         self,
@@ -123,6 +145,7 @@ class Capture:
             with self:
                 self.output = target()
                 if backward or loss is not None:
+                    self.sums_outputs = loss is None
                     run_backward(self.output, loss)
         except Exception as raised:
             if not partial or isinstance(raised, NothingToDifferentiate):
@@ -137,37 +160,49 @@ class Capture:
         facts.paths = self._paths()
         facts.named = self._named()
         facts.results = self._results(facts)
+        layout = MeshLayout.of([tensor for _, tensor in self._leaves()])
+        layout.name_groups(rec)
+        facts.placements = layout.placements(self._leaves(), self._substitute)
         facts.gradients = rec.grad_writes.named(self._leaf_names(facts))
         assembly = assemble(rec, facts)
         graph = assembly.graph
-        # for each of the recorder's values, its number in the graph
+        # for each of the recorder's values, its number in the graph; one left out has the number before it
         self.numbers = assembly.numbers
+        self.in_graph = np.diff(self.numbers, prepend=-1) > 0
         rec.kept.opaque_tensors = {
-            int(self.numbers[value]): tensor for value, tensor in rec.kept.opaque_tensors.items()
+            int(self.numbers[value]): tensor
+            for value, tensor in rec.kept.opaque_tensors.items()
+            if self.in_graph[value]
         }
         if rec.keep:
             self._keep_results(facts)
+            self._keep_calls(assembly)
+            self._keep_escapes(assembly)
         self._count_opaque(graph)
         rec.open_steps.clear()
         packed = packed_weights(rec.kept.objects.values())
-        meta = self._meta(graph)
+        meta = self._meta(graph) | self._recording_time(assembly) | self._settings(facts.paths)
+        meta |= rank_meta(rec, layout)
         if packed.objects:
             meta["packed_bytes"] = packed.size_bytes
-        limits = describe_limits(rec, graph, assembly.guessed, packed)
+        limits = describe_limits(rec, graph, assembly.guesses, packed)
         run = Run(graph, self._metrics(assembly), limits, meta)
         return CapturedRun(run, rec.kept if rec.keep else None, self.output, self.error)
 
     def _metrics(self, assembly: Assembly) -> Metrics:
         """The metrics, with the elements that sparse and nested tensors hold."""
-        # a value that the graph leaves out has the number before it
-        in_graph = np.diff(self.numbers, prepend=-1) > 0
-        stored = {int(self.numbers[v]): n for v, n in self.recorder.stored_elements.items() if in_graph[v]}
+        elements = self.recorder.stored_elements
+        stored = {int(self.numbers[v]): n for v, n in elements.items() if self.in_graph[v]}
         return with_stored(assembly.metrics, stored, len(assembly.graph.value_type))
 
     def _count_opaque(self, graph: Graph) -> None:
         """Count tensors that no recorded operation made: those that appeared in backward, and outputs."""
         rec = self.recorder
-        roles = [graph.value_role[self.numbers[value]] for value in rec.appeared_in_backward]
+        roles = [
+            graph.value_role[self.numbers[value]]
+            for value in rec.appeared_in_backward
+            if self.in_graph[value]
+        ]
         rec.uncaptured["appeared"] = sum(int(role) == Role.CONSTANT for role in roles)
         outputs = [result for result in graph.outcomes if result.kind == "output"]
         rec.uncaptured["outputs"] = sum(result.value.role == "constant" for result in outputs)
@@ -192,7 +227,9 @@ class Capture:
 
     def outermost_modules(self) -> list[Root]:
         """The modules that were called and that are part of no other; each with its class as prefix if several."""
-        modules = [row.owner for row in self.recorder.modules[1:] if isinstance(row.owner, torch.nn.Module)]
+        # what has a path is no module of the user's: a partition, the body of an operator
+        rows = [row for row in self.recorder.modules[1:] if not row.path]
+        modules = [row.owner for row in rows if isinstance(row.owner, torch.nn.Module)]
         inner = {id(part) for module in modules for part in module.modules() if part is not module}
         outer = [module for module in modules if id(module) not in inner]
         if len(outer) == 1:
@@ -200,7 +237,7 @@ class Capture:
         counts: dict[str, int] = {}
         roots = []
         for module in outer:
-            name = type(module).__name__.lower()
+            name = self._known_names.get(id(module)) or type(module).__name__.lower()
             number = counts.get(name, 0)
             counts[name] = number + 1
             roots.append((f"{name}_{number}" if number else name, module))
@@ -269,9 +306,23 @@ class Capture:
                         results.append(ResultTensor(part_name, "gradient", recorded))
                         gradients.add(id(recorded))
         for name, tensor in externals:
-            if id(tensor) not in gradients and rec.was_written(tensor):
+            if id(tensor) not in gradients and rec.was_written(tensor) and _has_memory(tensor):
                 results.append(ResultTensor(names.get(id(tensor), name), "state", tensor))
-        return results
+        return results + self._written_parts(facts, results)
+
+    def _written_parts(self, facts: RunFacts, results: list[ResultTensor]) -> list[ResultTensor]:
+        """Named tensors in memory that was written, of which nothing else tells: what was first seen of it is gone."""
+        rec = self.recorder
+        lost = rec.written_storages & rec.external_storages
+        lost -= {number for row in results if (number := rec.storage_number(row.tensor)) is not None}
+        if not lost:
+            return []
+        named = [row for row in facts.named if row.role != Role.INPUT and _has_memory(row.tensor)]
+        return [
+            ResultTensor(name, "state", tensor)
+            for name, tensor, _ in named
+            if rec.storage_number(tensor) in lost
+        ]
 
     def _leaf_names(self, facts: RunFacts) -> dict[int, str]:
         """The names of all tensors that can have a gradient, by ``id``."""
@@ -292,12 +343,67 @@ class Capture:
             if role != Role.GRADIENT and self.recorder.knows(tensor):
                 kept.versions.append((name, _without_history(tensor), version_of(tensor)))
 
+    def _value(self, assembly: Assembly) -> Callable[[int], int | None]:
+        """The number in the graph of one of the recorder's values; None of one that the graph leaves out."""
+        in_graph = self.in_graph
+
+        def number(value: int) -> int | None:
+            original = int(assembly.stands_for[value]) if value < len(assembly.stands_for) else value
+            known = original < len(in_graph) and in_graph[original]
+            return int(assembly.numbers[original]) if known else None
+
+        return number
+
+    def _keep_calls(self, assembly: Assembly) -> None:
+        """Keep what calls of modules were given and returned, by the numbers of the graph."""
+        rec, number = self.recorder, self._value(assembly)
+        for scope, form in self.call_forms.returned.items():
+            rec.kept.returned[scope] = renumbered(form, number)
+        self.call_forms.open.clear()
+        names: dict[Any, list[str]] = {}
+        for scope, form in self.call_forms.given.items():
+            owner = rec.modules[rec.scopes[scope][0]].owner
+            forward = getattr(type(owner), "forward", None)
+            if forward not in names:
+                names[forward] = argument_names(owner)
+            positional, named = renumbered(form, number).parts
+            keys = [*names[forward], *map(str, range(len(names[forward]), len(positional.parts)))]
+            keys = [*keys[: len(positional.parts)], *named.keys]
+            rec.kept.given[scope] = Form(dict, tuple(keys), (*positional.parts, *named.parts))
+
+    def _keep_escapes(self, assembly: Assembly) -> None:
+        """Keep which tensors left for Python unseen, and which inputs they were or lay on."""
+        rec, number = self.recorder, self._value(assembly)
+        addresses = {}
+        for name, tensor in self.inputs:
+            try:
+                addresses[name] = tensor.untyped_storage()._cdata
+            except (RuntimeError, NotImplementedError):
+                continue
+        for method, value, storage, address, site in rec.array_escapes:
+            known = None if value < 0 else number(value)
+            value = -1 if known is None else known
+            inputs = tuple(name for name, other in addresses.items() if address and other == address)
+            where = "an unknown line" if site < 0 else str(resolve(*rec.sites[site]))
+            rec.kept.escapes.append(Escape(method, value, storage, inputs, where))
+
     def parameters(self) -> list[torch.nn.Parameter]:
         """Every parameter of the roots, tied ones once, ones without a shape yet left out."""
         unique = {id(p): p for _, p in chain(*self._named_parameters)}
         return [p for p in unique.values() if not isinstance(p, torch.nn.UninitializedParameter)]
 
     # ---------------------------------------------------------------- circumstances
+
+    def _settings(self, paths: dict[int, str]) -> dict[str, Any]:
+        """What the modules that were called, and the optimizers that made a step, were set to."""
+        rec = self.recorder
+        called = [
+            (paths[number], row.owner)
+            for number, row in enumerate(rec.modules)
+            if row.kind == "module" and isinstance(row.owner, torch.nn.Module)
+        ]
+        steps = {"optimizers": list(rec.steps.values())} if rec.steps else {}
+        return {"settings": module_settings(called) | steps} if called or steps else {}
 
     def _meta(self, graph: Graph) -> dict[str, Any]:
         unused = unused_parameters(graph, chain(*self._named_parameters))
@@ -307,13 +413,28 @@ class Capture:
             "machine": platform.machine(),
             "threads": torch.get_num_threads(),
             "devices": [graph.devices[number] for number in np.unique(graph.storage_device)],
-            "model": type(self.roots[0][1]).__name__ if self.roots else None,
+            "model": self._model_name() if self.roots else None,
             "parameters": sum(p.numel() for p in self.parameters()) if self.roots else None,
             **({"unused_parameters": unused} if unused else {}),
-            "wall_ns": self.ended - self.recorder.scopes[0][2],
-            "overhead_ns": self.recorder.overhead,
+            **({"zeroed_at": self.recorder.zeroed} if self.recorder.zeroed else {}),
             **({"compile_ns": self.compile_ns} if self.compile_ns else {}),
+            **({"loss": SUMMED_OUTPUTS} if self.sums_outputs else {}),
         }
+
+    def _model_name(self) -> str:
+        """The class of the one model there is; several by their names."""
+        if len(self.roots) == 1:
+            return type(self.roots[0][1]).__name__
+        return and_more([prefix for prefix, _ in self.roots], 3)
+
+    def _recording_time(self, assembly: Assembly) -> dict[str, int]:
+        """The time of the run, how much of it recording took, and how far off that may be."""
+        wall = self.ended - self.recorder.scopes[0][2]
+        if "scope_time_ns" not in assembly.metrics:
+            return {"wall_ns": wall, "overhead_ns": self.recorder.overhead}
+        run = int(assembly.metrics["scope_time_ns"].values[0])
+        error = {"overhead_error_ns": assembly.time_error_ns} if assembly.time_error_ns else {}
+        return {"wall_ns": wall, "overhead_ns": wall - run, **error}
 
 
 def _join(prefix: str, name: str) -> str:
@@ -327,6 +448,15 @@ def _parts(name: str, tensor: torch.Tensor, role: Role) -> list[NamedTensor]:
 
 def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor.grad if tensor.is_leaf and tensor.requires_grad else None
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's memory is there: whole parameters are let go of once each rank has its part again."""
+    try:
+        return bool(tensor.untyped_storage().nbytes()) or not tensor.numel()
+    # a tensor without plain memory
+    except (RuntimeError, NotImplementedError):
+        return True
 
 
 def _without_history(tensor: torch.Tensor) -> torch.Tensor:
@@ -392,3 +522,110 @@ def run_backward(output: Any, loss: Callable[[Any], Any] | None) -> None:
     for part in parts[1:]:
         total = total + (part if part.device == total.device else part.to(total.device))
     total.backward()
+
+
+# ---------------------------------------------------------------- the place of a run among ranks
+
+
+class MeshLayout:
+    """The meshes that the parameters and inputs of a run lie on."""
+
+    def __init__(self, meshes: list[Any]) -> None:
+        self.meshes = meshes
+
+    @classmethod
+    def of(cls, tensors: Iterable[torch.Tensor]) -> MeshLayout:
+        """The meshes of those tensors that are parts of larger ones; the one with most axes first."""
+        meshes: dict[int, Any] = {}
+        for tensor in tensors:
+            spec = mesh_spec(tensor)
+            if spec is not None:
+                mesh = spec.mesh
+                root = mesh._get_root_mesh() if hasattr(mesh, "_get_root_mesh") else mesh
+                meshes.setdefault(id(root), root)
+                meshes.setdefault(id(mesh), mesh)
+        return cls(sorted(meshes.values(), key=lambda mesh: -mesh.ndim))
+
+    def name_groups(self, rec: Recorder) -> None:
+        """Give groups of ranks the names of their axes where torch describes them otherwise."""
+        axes: dict[str, str] = {}
+        for mesh in self.meshes:
+            for axis in mesh.mesh_dim_names or ():
+                axes.setdefault(mesh.get_group(axis).group_name, str(axis))
+        renamed: dict[str, str] = {}
+        for name, number in rec.group_numbers.items():
+            group = rec.groups[number]
+            axis = axes.get(name)
+            taken = {other.name for other in rec.groups}
+            if axis is not None and not group.axis and axis not in taken:
+                rec.groups[number] = group._replace(name=axis, axis=axis)
+                renamed[group.name] = axis
+        if not renamed:
+            return
+        for number in set(rec.comm_calls.values()):
+            info = rec.calls[number]
+            args = tuple(
+                Special("group", renamed.get(item.text, item.text))
+                if isinstance(item, Special) and item.kind == "group"
+                else item
+                for item in info.call.args
+            )
+            rec.calls[number] = info._replace(call=info.call._replace(args=args))
+
+    def placements(
+        self, named: Iterable[tuple[str, torch.Tensor]], substitute: Callable[[torch.Tensor], torch.Tensor]
+    ) -> list[tuple[torch.Tensor, Placement]]:
+        """The parts of larger tensors that the recorder has seen, and how these lie on their meshes."""
+        rows = []
+        for _, tensor in named:
+            for whole in (tensor, tensor.grad if tensor.is_leaf and tensor.requires_grad else None):
+                spec = mesh_spec(whole)
+                if whole is not None and spec is not None:
+                    names = spec.mesh.mesh_dim_names or range(spec.mesh.ndim)
+                    placement = Placement(
+                        tuple(int(size) for size in whole.shape),
+                        tuple(str(name) for name in names),
+                        tuple(str(part) for part in spec.placements),
+                    )
+                    part: Any = whole
+                    rows.append((substitute(part._local_tensor), placement))
+        return rows
+
+
+def mesh_spec(tensor: Any) -> Any:
+    """How a tensor lies on a mesh; None for one that does not."""
+    tensors = sys.modules.get("torch.distributed.tensor")
+    if tensors is None or not isinstance(tensor, tensors.DTensor):
+        return None
+    return tensor._spec
+
+
+def rank_meta(rec: Recorder, layout: MeshLayout) -> dict[str, Any]:
+    """What a run says of its place in its job; nothing for a run that is no part of one."""
+    dist = torch.distributed
+    if not dist.is_available() or not dist.is_initialized():
+        return {}
+    now = time.time_ns() - time.perf_counter_ns()
+    meta: dict[str, Any] = {
+        "rank": dist.get_rank(),
+        "world_size": dist.get_world_size(),
+        "host": platform.node(),
+        # when the run began, on the clock of its machine
+        "began_ns": int(now + rec.scopes[0][2]),
+    }
+    mesh: dict[str, int] = {}
+    place: dict[str, int] = {}
+    for item in layout.meshes:
+        here = item.get_coordinate()
+        for number, axis in enumerate(item.mesh_dim_names or ()):
+            mesh.setdefault(str(axis), int(item.size(number)))
+            if here is not None:
+                place.setdefault(str(axis), int(here[number]))
+    for group in rec.groups:
+        if group.axis:
+            mesh.setdefault(group.axis, len(group.ranks))
+            place.setdefault(group.axis, group.position)
+    if mesh:
+        meta |= {"mesh": mesh, "coordinates": place}
+    stages = [row.owner.stage_index for row in rec.modules if row.kind == "stage"]
+    return meta | ({"stage": int(stages[0])} if stages else {})

@@ -15,7 +15,7 @@ import warnings
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any, Literal, NamedTuple
 
@@ -25,8 +25,10 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from torch_vis.capture.containers import named_tensors
 from torch_vis.capture.kept_tensors import KeptTensors, copy_of, version_of
+from torch_vis.capture.modes import put_on
 from torch_vis.capture.recording.dispatch_mode import RecordMode, is_wrapper
 from torch_vis.capture.recording.recorder import Recorder, flat_tensors
+from torch_vis.capture.undo import Context, Undo, context
 from torch_vis.errors import UsageError
 from torch_vis.ops.higher_order import INLINED
 
@@ -43,7 +45,7 @@ disabled = torch._C._DisableTorchDispatch  # what is done here is no operation o
 set_versions: Any = torch._C._autograd._unsafe_set_version_counter
 
 
-class StateSnapshot:
+class StateSnapshot(Context["StateSnapshot"]):
     """What a run may change, as it is now; ``restore`` brings it back, as often as it is called.
 
     Attributes of modules, optimizers, schedulers and scalers with the containers in them: parameters, buffers, hooks,
@@ -78,6 +80,8 @@ class StateSnapshot:
         """Tensors of a model that were changed and could not be brought back."""
         self.is_model = is_model
         """Whether tensors come back whose memory was replaced, and those are ``lost`` of which there is no copy."""
+        self.shapeless: list[weakref.ref[torch.Tensor]] = []
+        """Lazy parameters, where they are not to become lazy again."""
         self._guard: Any = None
         self._hooks: list[tuple[dict[int, Any], dict[int, Any]]] = []
         self._cells: list[tuple[CellType, Any]] = []
@@ -137,22 +141,19 @@ class StateSnapshot:
         """The tensors that were noted and are still alive."""
         return [tensor for state in self.states if (tensor := state.ref()) is not None]
 
-    def __enter__(self) -> StateSnapshot:
+    def _begin(self, undo: Undo) -> StateSnapshot:
+        undo.add(self.restore)
         if self._guard is not None:
-            self._guard.__enter__()
+            undo.add(self.watch, self._guard.recorder.kept)
+            put_on(undo, self._guard)
         return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._guard is not None:
-            self._guard.__exit__(None, None, None)
-            self.watch(self._guard.recorder.kept)
-        self.restore()
 
     # ---------------------------------------------------------------- before and during the run
 
     def watch(self, kept: KeptTensors) -> None:
         """Bring back what a recorder keeps from before the first write to it."""
-        self.kept.append(kept)
+        if not any(other is kept for other in self.kept):
+            self.kept.append(kept)
 
     def set_gradients_aside(self, output: Any = None) -> None:
         """Take gradients away, so that a backward pass makes new ones, and the hooks that would act on these.
@@ -269,6 +270,7 @@ class StateSnapshot:
 
     def _note_tensor(self, name: str, tensor: torch.Tensor) -> None:
         if is_lazy(tensor) and not self.lazy:
+            self.shapeless.append(weakref.ref(tensor))
             return
         try:
             self.states.append(TensorState(name, tensor, hold=self.hold, alias=self.is_model))
@@ -389,7 +391,7 @@ class ContainerStates:
                 _refill(container, before)
 
 
-class RngStates:
+class RngStates(Context["RngStates"]):
     """The states of the random generators of torch, CUDA, Python and numpy, and of more that are named.
 
     >>> with RngStates():
@@ -406,11 +408,9 @@ class RngStates:
             generator: generator.get_state() for generator in (torch.default_generator, *cuda, *generators)
         }
 
-    def __enter__(self) -> RngStates:
+    def _begin(self, undo: Undo) -> RngStates:
+        undo.add(self.restore)
         return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.restore()
 
     def add_first(self, kept: KeptTensors) -> None:
         """Add the generators that a recorder met, in the state in which it first met each."""
@@ -427,8 +427,8 @@ class RngStates:
             generator.set_state(state)
 
 
-@contextmanager
-def modes_kept(model: torch.nn.Module) -> Iterator[None]:
+@context
+def modes_kept(undo: Undo, model: torch.nn.Module) -> None:
     """Let every module train or evaluate afterwards as it does now.
 
     >>> model = torch.nn.Dropout()
@@ -437,12 +437,8 @@ def modes_kept(model: torch.nn.Module) -> Iterator[None]:
     >>> model.training
     True
     """
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
+    for module in model.modules():
+        undo.add(setattr, module, "training", module.training)
 
 
 class WriteGuard(RecordMode):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils._python_dispatch import _disable_current_modes
+
+from torch_vis.capture.modes import functions_aside, modes_aside, without_gradients
+from torch_vis.capture.undo import Undo, context
 
 MAPS = 16  # pictures of one tensor, at most
 MAP_SIZE = 32  # rows and columns of one picture, at most
@@ -32,7 +32,7 @@ class ElementStats(NamedTuple):
     numel: int
 
 
-class Histogram(NamedTuple):
+class ElementCounts(NamedTuple):
     """How many elements lie in each of equal steps from ``low`` to ``high``."""
 
     low: float
@@ -69,11 +69,11 @@ def contents_of(tensor: torch.Tensor) -> ElementStats | None:
         return ElementStats(*figures, zeros, nans, infs, total)
 
 
-def histogram_of(tensor: torch.Tensor, bins: int = 40) -> Histogram | None:
+def histogram_of(tensor: torch.Tensor, bins: int = 40) -> ElementCounts | None:
     """How the finite elements are spread; None where there are none.
 
     >>> histogram_of(torch.tensor([0.0, 0.0, 1.0]), bins=2)
-    Histogram(low=0.0, high=1.0, counts=(2, 1))
+    ElementCounts(low=0.0, high=1.0, counts=(2, 1))
     """
     with unseen():
         flat = elements(tensor)
@@ -84,9 +84,9 @@ def histogram_of(tensor: torch.Tensor, bins: int = 40) -> Histogram | None:
             return None
         low, high = (float(end) for end in torch.aminmax(flat))
         if low == high:
-            return Histogram(low, high, (flat.numel(),))
+            return ElementCounts(low, high, (flat.numel(),))
         counts = torch.histc(flat.float().cpu(), bins, low, high)
-        return Histogram(low, high, tuple(int(number) for number in counts))
+        return ElementCounts(low, high, tuple(int(number) for number in counts))
 
 
 def maps_of(tensor: torch.Tensor) -> list[NDArray[np.float32]]:
@@ -141,11 +141,9 @@ def readable(tensor: torch.Tensor) -> torch.Tensor | None:
     return plain.double() if not plain.is_floating_point() else plain.float()
 
 
-@contextmanager
-def unseen() -> Iterator[None]:
-    """A stretch in which operations are no part of the user's run."""
-    with ExitStack() as entered:
-        parts: list[Any] = [torch.no_grad(), _disable_current_modes(), torch._C.DisableTorchFunction()]
-        for part in parts:
-            entered.enter_context(part)
-        yield
+@context
+def unseen(undo: Undo) -> None:
+    """A stretch in which operations are no part of the user's run, and gradients are off."""
+    undo.enter(without_gradients())
+    undo.enter(modes_aside())
+    undo.enter(functions_aside())

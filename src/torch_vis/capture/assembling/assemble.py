@@ -9,11 +9,22 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from torch_vis.capture.assembling.edges import ValueMemory, resolve_reads
-from torch_vis.capture.assembling.log import OpInputs, offsets, read_log, read_scopes, table
-from torch_vis.capture.assembling.metric_columns import memory_columns, time_columns
+from torch_vis.capture.assembling.api_calls import api_calls
+from torch_vis.capture.assembling.edges import Guess, ValueMemory, resolve_reads
+from torch_vis.capture.assembling.log import (
+    OpInputs,
+    UnseenCost,
+    memory_columns,
+    offsets,
+    read_log,
+    read_scopes,
+    table,
+    time_columns,
+    unseen_cost,
+)
 from torch_vis.capture.assembling.phases import (
     GradientReads,
+    engine_sites,
     find_recomputed,
     forward_of,
     lift_closures,
@@ -23,9 +34,9 @@ from torch_vis.capture.recording.opaque_nodes import record_fill
 from torch_vis.capture.recording.recorder import FORWARD, Recorder
 from torch_vis.capture.recording.source_lines import resolve
 from torch_vis.graph.graph import Graph, GraphBuilder
-from torch_vis.graph.lifetimes import block_births
+from torch_vis.graph.lifetimes import block_births, in_place_sums, is_plain_sum
 from torch_vis.graph.metrics import Column, Metrics
-from torch_vis.graph.schema import Flag, Kind, Module, Phase, ResultRow, Role, TensorType
+from torch_vis.graph.schema import RECORDED, Flag, Kind, Module, Phase, Placement, ResultRow, Role, TensorType
 from torch_vis.graph.tree import Tree
 from torch_vis.graph.types import Bools, Ints
 
@@ -57,6 +68,8 @@ class RunFacts:
     results: list[ResultTensor] = field(default_factory=list)
     gradients: list[tuple[str, int]] = field(default_factory=list)
     """The values that were a ``.grad`` at some time, by its name."""
+    placements: list[tuple[torch.Tensor, Placement]] = field(default_factory=list)
+    """Tensors that are a rank's part of larger ones, and how these lie on the mesh."""
     paths: dict[int, str] = field(default_factory=dict)
     """Module paths, by module number."""
     ended: int = 0
@@ -69,10 +82,14 @@ class Assembly(NamedTuple):
 
     graph: Graph
     metrics: Metrics
-    # writes whose region could only be guessed
-    guessed: int
+    # reads that may name more than they take, by block; values by their number in the graph
+    guesses: list[Guess]
     # for each of the recorder's values, its number in the graph; one that the graph leaves out has the number before it
     numbers: Ints
+    # how much more or less than what was taken off the run's time recording may have taken
+    time_error_ns: int
+    # for each of the recorder's values the one that it is an alias of, mostly itself
+    stands_for: Ints
 
 
 def assemble(rec: Recorder, facts: RunFacts) -> Assembly:
@@ -94,14 +111,17 @@ class _Assembler:
         self._read_values()
         self._read_results()
         self._follow_aliases()
-        guessed = self._resolve()
-        self.node_link = forward_of(self.rows, self.rec.calls, self.inputs, self.maker)
+        guesses = self._resolve()
+        self.node_link = forward_of(self.rows, self.rec.calls, self.inputs, self.producer)
         self._set_scopes_and_phases()
         self._set_roles_and_names()
         self._find_optimizer_work()
+        self._set_message_phases()
         numbers = self._fill()
         graph = self.builder.build()
-        return Assembly(graph, self._metrics(graph), guessed, numbers)
+        guesses = [Guess(int(numbers[guess.base]), guess.nodes) for guess in guesses]
+        unseen = unseen_cost(self.rec, self.rows)
+        return Assembly(graph, self._metrics(graph, unseen), guesses, numbers, unseen.error, self.stands_for)
 
     # ---------------------------------------------------------------- columns from the log
 
@@ -116,8 +136,8 @@ class _Assembler:
         values = np.array(rec.values, dtype=np.int64).reshape(-1, 4)
         values = values[np.argsort(values[:, 0], kind="stable")]
         self.value_storage, self.value_offset, self.value_type = values[:, 1], values[:, 2], values[:, 3]
-        self.maker = np.full(len(values), -1, dtype=np.int64)
-        self.maker[self.out_value] = self.out_node
+        self.producer = np.full(len(values), -1, dtype=np.int64)
+        self.producer[self.out_value] = self.out_node
         self.written = np.zeros(len(values), dtype=bool)
         self.written[self.out_value[self.out_slot < 0]] = True
         storages = np.array(rec.storage_rows, dtype=np.int64).reshape(-1, 4)
@@ -126,6 +146,12 @@ class _Assembler:
         self.storage_bytes = self.first_bytes.copy()
         for storage, size, _ in rec.resizes:
             self.storage_bytes[storage] = max(self.storage_bytes[storage], size)
+        ends = [span_at(0, row).end for row in rec.type_rows]
+        itemsize = np.array([row.itemsize or 1 for row in rec.type_rows], dtype=np.int64)
+        # resized by no operation, or it could not be read
+        reach = np.array([end if end < float("inf") else 0 for end in ends], dtype=np.int64)
+        needed = self.value_offset * itemsize[self.value_type] + reach[self.value_type]
+        np.maximum.at(self.storage_bytes, self.value_storage, np.where(reach[self.value_type] > 0, needed, 0))
         self.storage_death = np.full(len(storages), self.count + 1, dtype=np.int64)
         deaths = table(rec.deaths if rec.memory else [], 2)
         self.storage_death[deaths[:, 0]] = np.maximum(deaths[:, 1], self.storage_birth[deaths[:, 0]])
@@ -159,12 +185,14 @@ class _Assembler:
         alive = [
             (entry.number, tensor)
             for entry in list(self.rec.seen.values())
-            if (tensor := entry()) is not None and self.maker[entry.number] >= 0 and id(tensor) not in known
+            if (tensor := entry()) is not None
+            and self.producer[entry.number] >= 0
+            and id(tensor) not in known
         ]
         outputs = [
             (number, tensor)
             for number, tensor in alive
-            if not consumed[number] and self.rows.backward[self.maker[number]] == FORWARD
+            if not consumed[number] and self.rows.backward[self.producer[number]] == FORWARD
         ]
         # where the block looked at everything, all that is alive counts
         outputs = outputs or alive
@@ -178,7 +206,7 @@ class _Assembler:
 
         Autograd keeps such alive where a run ended before its backward; they are never what the run was about.
         """
-        first = self.out_value[np.searchsorted(self.out_node, self.maker[number])]
+        first = self.out_value[np.searchsorted(self.out_node, self.producer[number])]
         return bool(first != number and not tensor.requires_grad)
 
     # ---------------------------------------------------------------- dataflow
@@ -206,8 +234,8 @@ class _Assembler:
         self.inputs = self.inputs._replace(value=self.stands_for[self.inputs.value])
         self.result_value = self.stands_for[self.result_value]
 
-    def _resolve(self) -> int:
-        """Add the reads through memory; returns how many writes were guessed.
+    def _resolve(self) -> list[Guess]:
+        """Add the reads through memory; returns those that may name too much.
 
         Each result is taken for a read by a node of its own, after the last operation.
         """
@@ -223,38 +251,33 @@ class _Assembler:
             self.value_storage,
             self.value_offset,
             self.value_type,
-            self.maker,
+            self.producer,
             self.written.copy(),
             self.storage_bytes,
             self.rec.type_rows,
         )
-        reads, self.carries, guessed = resolve_reads(
-            memory, reads, self._views, self._is_inert, self.unknown_aliases
+        reads, self.carries, guesses, _ = resolve_reads(
+            memory, reads, self._views(), self._is_inert, self.unknown_aliases
         )
         order = np.lexsort((np.where(reads.slot < 0, 1 << 30, reads.slot), reads.node))
         reads = OpInputs(*(column[order] for column in reads))
         inside = reads.node < self.count
         self.inputs = OpInputs(*(column[inside] for column in reads))
         self.result_reads = OpInputs(*(column[~inside] for column in reads))
-        return guessed
+        return guesses
 
-    def _views(self, node: int) -> dict[int, list[int]]:
-        """The values a node returns that alias its inputs, by the memory they lie in."""
-        if node >= self.count:
-            return {}
-        values = self.out_value[self.out_start[node] : self.out_start[node + 1]]
-        storages = self.value_storage[values]
-        views: dict[int, list[int]] = {}
-        for row in np.flatnonzero(~self.written[values] & (self.storage_birth[storages] < node)):
-            views.setdefault(int(storages[row]), []).append(int(values[row]))
-        return views
+    def _views(self) -> tuple[Ints, Ints]:
+        """The values that operations return and that alias what was there before, and the operations."""
+        birth = self.storage_birth[self.value_storage[self.out_value]]
+        rows = np.flatnonzero(~self.written[self.out_value] & (birth < self.out_node))
+        return self.out_node[rows], self.out_value[rows]
 
     def _is_inert(self, value: int) -> bool:
         """Whether a value was made from nothing but shapes."""
-        maker = int(self.maker[value])
-        if maker < 0:
+        producer = int(self.producer[value])
+        if producer < 0:
             return False
-        info = self.rec.calls[self.rows.call[maker]]
+        info = self.rec.calls[self.rows.call[producer]]
         return bool(info.slots == len(info.shape_only))
 
     # ---------------------------------------------------------------- scopes and phases
@@ -287,11 +310,11 @@ class _Assembler:
     def _set_roles_and_names(self) -> None:
         """Give each value its role and name: by the tensor itself, or else by the named memory that it lies in."""
         self.role = np.full(len(self.value_storage), Role.ACTIVATION, dtype=np.int64)
-        is_made = self.maker >= 0
+        is_made = self.producer >= 0
         # what backward recomputes has the role that it had in forward
         if self.count:
             gradients = (self.phase == Phase.BACKWARD) & ~self.recomputed
-            self.role[is_made & gradients[self.maker]] = Role.GRADIENT
+            self.role[is_made & gradients[self.producer]] = Role.GRADIENT
         self.role[~is_made] = Role.CONSTANT
         self.name = np.full(len(self.value_storage), -1, dtype=np.int64)
         memory = NamedMemory()
@@ -344,12 +367,42 @@ class _Assembler:
         of_leaf = np.array([name not in input_gradients for name in self.builder.names.rows] + [False])
         gradients = (self.role == Role.GRADIENT) & of_leaf[self.name]
         state = np.isin(self.role, [Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER_STATE])
-        state |= np.isin(self.value_storage, self.value_storage[self.maker < 0]) & (self.role != Role.INPUT)
+        state |= np.isin(self.value_storage, self.value_storage[self.producer < 0]) & (
+            self.role != Role.INPUT
+        )
         writes = np.zeros(self.count, dtype=bool)
-        writes[self.maker[gradients & (self.maker >= 0)]] = True
+        writes[self.producer[gradients & (self.producer >= 0)]] = True
         start, read = np.searchsorted(self.inputs.node, np.arange(self.count + 1)), self.inputs.value
-        reads = GradientReads(start, self.maker[read], gradients[read], (state & ~gradients)[read])
+        reads = GradientReads(start, self.producer[read], gradients[read], (state & ~gradients)[read])
         self.phase[work_on_gradients(possible, writes, reads)] = Phase.OPTIMIZER
+
+    def _set_message_phases(self) -> None:
+        """Count a message with the pass that made what it sends, or that reads what it brings.
+
+        A pipeline sends and receives gradients between its backward passes, in no call that would tell.
+        """
+        rec = self.rec
+        if not rec.comms:
+            return
+        waits: dict[int, list[int]] = {}
+        for node, comm in rec.waits:
+            waits.setdefault(comm, []).append(node)
+        start = np.searchsorted(self.inputs.node, np.arange(self.count + 1))
+        makers = self.producer[self.inputs.value]
+        by_maker = np.argsort(makers, kind="stable")
+        for number, (node, *_) in enumerate(rec.comms):
+            row = rec.calls[self.rows.call[node]].plan.collective
+            if row is None or row.kind not in ("send", "recv"):
+                continue
+            nodes = [node, *waits.get(number, [])]
+            if row.kind == "send":
+                others = makers[start[node] : start[node + 1]].tolist()
+            else:
+                first, last = np.searchsorted(makers, nodes[-1:] * 2, sorter=by_maker) + [0, 1]
+                others = self.inputs.node[by_maker[first:last]].tolist()
+            others = [other for other in others if other >= 0 and other not in nodes]
+            if others:
+                self.phase[nodes] = min(self.phase[others[0]], Phase.BACKWARD)
 
     def _span(self, value: int) -> ByteSpan:
         return span_at(int(self.value_offset[value]), self.rec.type_rows[self.value_type[value]])
@@ -380,6 +433,8 @@ class _Assembler:
             for number, row in enumerate(rec.modules)
         ]
         scope_module = np.array(modules, dtype=np.int64)[self.scope_module]
+        calls = api_calls(rec, self.rows, self.scope, self.recomputed)
+        functions = np.array([*map(builder.names.intern, calls.names), -1], dtype=np.int64)
         builder.results = [ResultRow(result.name, result.kind) for result in self.facts.results]
         keep = self._used_values()
         numbers = np.cumsum(keep) - 1
@@ -391,6 +446,8 @@ class _Assembler:
             node_link=self.node_link,
             node_phase=self.phase,
             node_flags=self._flags(),
+            node_api=functions[calls.function],
+            node_api_first=calls.first,
             in_start=offsets(inputs.node, self.count),
             out_start=self.out_start,
             in_value=numbers[inputs.value],
@@ -398,7 +455,7 @@ class _Assembler:
             in_kind=inputs.kind,
             out_value=numbers[self.out_value],
             out_slot=self.out_slot,
-            value_producer=self.maker[keep],
+            value_producer=self.producer[keep],
             value_type=self.value_type[keep],
             value_storage=self.value_storage[keep],
             value_offset=self.value_offset[keep],
@@ -415,12 +472,47 @@ class _Assembler:
             result_start=offsets(self.result_reads.node - self.count, len(self.facts.results)),
             result_value=numbers[self.result_reads.value],
             result_kind=self.result_reads.kind,
+            **self._sparse_columns(keep, numbers),
         )
+        builder.groups = list(rec.groups)
         return numbers
+
+    def _sparse_columns(self, keep: Bools, numbers: Ints) -> dict[str, Ints]:
+        """What few runs have: collectives, waits for them, and memory that became larger or smaller."""
+        rec = self.rec
+        columns: dict[str, Ints] = {}
+        comms, waits = table(rec.comms, 5), table(rec.waits, 2)
+        # the first row of a block is the size that it begins with
+        changed = dict.fromkeys(storage for storage, _, _ in rec.resizes)
+        begins = [(s, int(self.first_bytes[s]), max(int(self.storage_birth[s]), 0)) for s in changed]
+        resizes = table(sorted(begins + rec.resizes, key=lambda row: row[2]), 3)
+        for number, name in enumerate(("comm_node", "comm_group", "comm_seq", "comm_peer", "comm_tag")):
+            columns[name] = comms[:, number]
+        columns["wait_node"], columns["wait_comm"] = waits.T
+        columns["resize_storage"], columns["resize_bytes"], node = resizes.T
+        columns["resize_node"] = np.minimum(node, self.count)
+        columns["placed_value"], columns["placed_how"] = self._placed(keep, numbers)
+        return columns
+
+    def _placed(self, keep: Bools, numbers: Ints) -> tuple[Ints, Ints]:
+        """The values from outside that are a rank's part of a larger tensor, and how that lies on the mesh."""
+        rows: dict[int, int] = {}
+        outside = self.producer < 0
+        for tensor, placement in self.facts.placements:
+            storage = self._storage_number(tensor)
+            if storage is None:
+                continue
+            number = self.builder.placements.intern(placement)
+            shape = tuple(tensor.shape)
+            for value in np.flatnonzero(outside & keep & (self.value_storage == storage)).tolist():
+                if self.rec.type_rows[self.value_type[value]].shape == shape:
+                    rows.setdefault(int(numbers[value]), number)
+        ordered = table(sorted(rows.items()), 2)
+        return ordered[:, 0], ordered[:, 1]
 
     def _used_values(self) -> Bools:
         """Which values go into the graph: all but aliases that turned out to stand for something known."""
-        used = self.maker >= 0
+        used = self.producer >= 0
         used[self.inputs.value] = True
         used[self.result_reads.value] = True
         used[self.carries[self.carries >= 0]] = True
@@ -432,25 +524,55 @@ class _Assembler:
         random = np.array([Flag.RANDOM if plan.random else 0 for plan in plans], dtype=np.int64)
         flags = (escape | random)[self.rows.call] if plans else np.zeros(0, dtype=np.int64)
         flags[self.rec.opaque_nodes] |= Flag.OPAQUE
+        flags[self.rec.collective_nodes] |= Flag.COLLECTIVE
         flags[self.recomputed] |= Flag.RECOMPUTE
         flags[self.rows.grad_mode == 1] |= Flag.GRAD_MODE
         births = self.storage_birth[self.value_storage[self.out_value]]
         fresh = (self.out_slot < 0) | (births >= self.out_node)
         fresh_count = np.bincount(self.out_node[fresh], minlength=self.count)
-        is_view = (fresh_count == 0) & (np.diff(self.out_start) > 0) & (flags & Flag.OPAQUE == 0)
+        is_view = (fresh_count == 0) & (np.diff(self.out_start) > 0) & (flags & RECORDED == 0)
         flags[is_view] |= Flag.VIEW
+        flags[self._in_place_sums(is_view)] |= Flag.IN_PLACE_SUM
         return flags
+
+    def _in_place_sums(self, is_view: Bools) -> Ints:
+        """The sums that autograd makes in place where nobody records.
+
+        Where two gradients meet, it adds the second into the first. Under a dispatch mode it makes a third, since it
+        cannot know who else looks at the first. Such a sum is the engine's own and not of a function or hook that the
+        user wrote, no graph of it is made, and its first operand dies right after it. If that one is a view (the
+        gradient of a transposed weight), a third is made in any case.
+        """
+        rows, inputs = self.rows, self.inputs
+        sums = np.array([is_plain_sum(info.call) for info in self.rec.calls] or [False], dtype=bool)
+        engine = engine_sites(rows, self.rec.calls)
+        chosen = (
+            sums[rows.call] & (rows.backward != FORWARD) & (rows.grad_mode == 0) & np.isin(rows.site, engine)
+        )
+        operand = np.full(self.count, -1, dtype=np.int64)
+        first = (inputs.slot == 0) & (inputs.kind != Kind.SHAPE)
+        operand[inputs.node[first]] = inputs.value[first]
+        made = np.full(self.count, -1, dtype=np.int64)
+        made[self.out_node[::-1]] = self.out_value[::-1]
+        nodes = np.flatnonzero(chosen & (operand >= 0) & (made >= 0))
+        old, new = self.value_storage[operand[nodes]], self.value_storage[made[nodes]]
+        producer = self.producer[operand[nodes]]
+        alone = ~((producer >= 0) & is_view[producer]) & (self.storage_death[old] == nodes + 1)
+        same = (self.first_bytes[old] == self.first_bytes[new]) & (self.storage_birth[new] == nodes)
+        result: Ints = nodes[alone & same]
+        return result
 
     # ---------------------------------------------------------------- metrics
 
-    def _metrics(self, graph: Graph) -> Metrics:
+    def _metrics(self, graph: Graph, unseen: UnseenCost) -> Metrics:
         rec = self.rec
         columns: list[Column] = []
         if rec.timing:
-            columns += time_columns(rec, self.rows, graph.node_scope, self.facts.ended)
+            columns += time_columns(rec, self.rows, graph.node_scope, self.facts.ended, unseen)
         if rec.memory:
             lives = block_births(graph), self.storage_death
-            columns += memory_columns(rec, *lives, self.first_bytes, self.storage_bytes, self.count)
+            sizes = self.first_bytes, self.storage_bytes
+            columns += memory_columns(rec, *lives, *sizes, self.count, in_place_sums(graph).made)
         return Metrics({column.name: column for column in columns})
 
 

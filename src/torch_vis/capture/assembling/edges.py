@@ -1,40 +1,51 @@
-"""Who reads whose bytes: exact edges through views, aliases and in-place writes.
+"""Who reads whose bytes: exact edges through views, aliases and in-place writes, in linear time.
 
 Memory that is written once, by the operation that made it, needs no thought: every reader depends on the value it
 names. Only buffers that were written again are followed write by write.
 
-A tensor covers a region of its buffer: a start and, per dimension, a step and a count. Regions that are slices of one
-layout become boxes (a range per digit of a mixed-radix byte address), and boxes can be compared exactly. What does not
-fit that form is compared byte by byte while it is small, and otherwise taken to overlap.
+A tensor covers a region of its buffer: a start and, per dimension, a step and a count. The regions of all tensors that
+ever lay in a buffer divide it into cells, and each cell holds the number of the last write to it. So edges are exact
+whatever the views. What that may cost is bounded: a buffer has a budget of steps, and earns more of them with every
+read and write. What goes beyond it is taken to depend on all that it might, and is counted.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import groupby, pairwise
+from math import gcd, prod
+from operator import itemgetter
+from typing import NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torch_vis.capture.assembling.log import OpInputs
 from torch_vis.graph.schema import Kind, TensorType
 from torch_vis.graph.types import Bools, Ints
 
-Addresses = Ints
+# numbers of writes
+Writes = NDArray[np.int32]
 # first, last, step
 Range = tuple[int, int, int]
 Box = tuple[Range, ...]
-# regions of up to this size are compared byte by byte
-ENUMERATE_BYTES = 1 << 18
+# the values that a region shows; None means the newest version with all that it carries
+Origins = tuple[int, ...] | None
 # plain numbers: enums are slow to look up
 DATA, WHOLE, SHAPE = int(Kind.DATA), int(Kind.WHOLE), int(Kind.SHAPE)
-# buffers up to this size are followed byte by byte
-SMALL_BYTES = 1 << 14
 # with more writers of one region than this, a reader names the newest version with all that it carries
 MANY = 8
 # beyond every address
 NO_END = 1 << 62
+# A step is a look at one cell, 1 to 2 ns. What a buffer may take at once, and what it earns with each read or write
+FIRST_STEPS, STEPS_PER_ACCESS = 1 << 23, 1 << 15
+# what a look at a region, at a write that may be anywhere in its span, and an edge of many take
+STEPS, LOOSE_STEPS, EDGE_STEPS = 64, 32, 256
+# most cells of a buffer; memory is taken only for those that are looked at
+MOST_CELLS = 1 << 25
+# most places at which boxes may begin or end in one digit of an address
+MOST_CUTS = 1 << 20
 
 
 # ---------------------------------------------------------------- regions
@@ -51,14 +62,29 @@ class Region(NamedTuple):
         """One past the last byte."""
         return self.start + sum(step * (count - 1) for step, count in self.dims) + 1
 
+    def is_whole(self, size: int) -> bool:
+        """Whether the region is all of a block of a size."""
+        return self.start == 0 and len(self.dims) == 1 and self.dims[0][1] >= size
+
+    def in_units(self, unit: int) -> Region:
+        """The region counted in units of several bytes; a unit must divide its start, its steps and its runs."""
+        (_, run), *dims = self.dims
+        return Region(
+            self.start // unit, ((1, run // unit), *((step // unit, count) for step, count in dims))
+        )
+
 
 def region(offset: int, shape: tuple[int, ...], stride: tuple[int, ...], itemsize: int) -> Region | None:
-    """The region of a strided tensor, its dimensions merged where they run on; None if it has no elements.
+    """The region of a strided tensor, its dimensions merged where they run on or overlap; None if it has no elements.
+
+    The first dimension is a run of bytes: its step is 1.
 
     >>> region(1, (2, 3), (3, 1), 4)
     Region(start=4, dims=((1, 24),))
     >>> region(0, (4,), (5,), 4)
     Region(start=0, dims=((1, 4), (20, 4)))
+    >>> region(0, (7, 4), (2, 1), 4)
+    Region(start=0, dims=((1, 64),))
     """
     if 0 in shape:
         return None
@@ -68,35 +94,49 @@ def region(offset: int, shape: tuple[int, ...], stride: tuple[int, ...], itemsiz
     dims = [(1, itemsize)]
     for step, size in steps:
         last, count = dims[-1]
-        if step == last * count:
-            dims[-1] = (last, count * size)
+        if step % last == 0 and step <= last * count:
+            dims[-1] = (last, count + step // last * (size - 1))
         else:
             dims.append((step, size))
     return Region(offset * itemsize, tuple(dims))
 
 
-def radices(shape: tuple[int, ...], stride: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """The values of the digits of a buffer's byte addresses, largest first: its strides in bytes.
+# ---------------------------------------------------------------- cells
 
-    >>> radices((2, 3), (3, 1), 4)
-    (12, 4, 1)
+
+def unit_of(areas: Iterable[Region]) -> int:
+    """The most bytes that no region divides.
+
+    >>> unit_of([Region(16, ((1, 8), (32, 4))), Region(0, ((1, 64),))])
+    8
     """
+    unit = 0
+    for area in areas:
+        unit = gcd(unit, area.start, area.dims[0][1], *(step for step, _ in area.dims[1:]))
+    return max(unit, 1)
+
+
+def radices_of(areas: Iterable[Region]) -> tuple[int, ...]:
+    """The digits in which most regions are boxes: the steps that most of them have and that divide each other.
+
+    >>> radices_of([Region(0, ((1, 2), (8, 4))), Region(2, ((1, 2), (8, 4))), Region(0, ((1, 1), (3, 2)))])
+    (8, 1)
+    """
+    counts = Counter(step for area in areas for step, count in area.dims[1:] if count > 1)
     digits = [1]
-    for step in sorted(
-        {s * itemsize for s, size in zip(stride, shape, strict=True) if size > 1 and s} | {itemsize}
-    ):
-        if step > digits[-1] and step % digits[-1] == 0:
+    for step, _ in counts.most_common():
+        if step not in digits and all(step % other == 0 or other % step == 0 for other in digits):
             digits.append(step)
-    return tuple(reversed(digits))
+    return tuple(sorted(digits, reverse=True))
 
 
 def box_of(area: Region, radices: tuple[int, ...]) -> Box | None:
-    """The region as a range per digit, None where it is no box in these digits.
+    """The region as a range per digit of the address, largest digit first; None where it is no box in these digits.
 
-    >>> box_of(region(0, (2, 2), (3, 1), 4), (12, 4, 1))
-    ((0, 1, 1), (0, 1, 1), (0, 3, 1))
+    >>> box_of(Region(4, ((1, 4), (12, 2))), (12, 4, 1))
+    ((0, 1, 1), (1, 1, 1), (0, 3, 1))
     """
-    ratios = [1 << 62] + [radices[i - 1] // radices[i] for i in range(1, len(radices))]
+    ratios = [NO_END, *(larger // smaller for larger, smaller in pairwise(radices))]
     digits = [area.start // radix % ratio for radix, ratio in zip(radices, ratios, strict=True)]
     ranges: list[Range] = [(digit, digit, 1) for digit in digits]
     open_ = [True] * len(radices)
@@ -127,473 +167,406 @@ def box_of(area: Region, radices: tuple[int, ...]) -> Box | None:
     return tuple(ranges)
 
 
-def ranges_meet(a: Range, b: Range) -> bool:
-    """Whether two ranges share a number.
+class Cells:
+    """The pieces of a block that its views tell apart, the last write to each, and which of them each view shows.
 
-    >>> ranges_meet((0, 8, 2), (1, 9, 2)), ranges_meet((0, 8, 2), (3, 4, 1))
-    (False, True)
+    Where all views are boxes in the digits of one mixed-radix address, a cell is a box as well, between places where
+    some view begins or ends: a cache that is filled position by position has one per position, however large it is.
+    Otherwise a cell is the most bytes that no view divides. Where that would be too many cells, views that are no
+    boxes have none.
     """
-    low, high = max(a[0], b[0]), min(a[1], b[1])
-    if low > high:
-        return False
-    if a[2] == 1 and b[2] == 1:
+
+    def __init__(self, areas: Iterable[Region], most: int) -> None:
+        # for each region the cells that it shows, as a part of one array of numbers of writes
+        self.shown: dict[Region, Writes] = {}
+        # for each region the first cell that it shows and one past the last in each digit, where cells are boxes
+        self.bounds: dict[Region, list[tuple[int, int]]] = {}
+        unit = unit_of(areas)
+        counted = {area: area.in_units(unit) for area in areas}
+        radices = radices_of(counted.values())
+        boxes = {area: box_of(in_units, radices) for area, in_units in counted.items()}
+        is_grid = all(box is not None for box in boxes.values())
+        if not (is_grid and self._fill_grid(boxes, len(radices), most)):
+            count = max((area.stop for area in counted.values()), default=0)
+            if count <= most:
+                self._fill_line(counted, count)
+            elif not is_grid:
+                self._fill_grid(boxes, len(radices), most)
+
+    def _fill_grid(self, boxes: dict[Region, Box | None], digits: int, most: int) -> bool:
+        """Make cells between the ends of all boxes; False where these are too many."""
+        cuts: list[set[int]] = [{0} for _ in range(digits)]
+        # where a box has steps, every place is a cell
+        stepped = [(NO_END, 0)] * digits
+        for box in boxes.values():
+            for digit, (first, last, step) in enumerate(box or ()):
+                cuts[digit].update((first, last + 1))
+                if step > 1:
+                    stepped[digit] = min(stepped[digit][0], first), max(stepped[digit][1], last + 1)
+        if any(stop - start > MOST_CUTS for start, stop in stepped):
+            return False
+        ordered = [sorted(places.union(range(*ends))) for places, ends in zip(cuts, stepped, strict=True)]
+        if prod(map(len, ordered)) > most:
+            return False
+        index = [{place: number for number, place in enumerate(places)} for places in ordered]
+        owner = np.zeros([len(places) for places in ordered], dtype=np.int32)
+        for area, box in boxes.items():
+            if box is not None:
+                ends = [(at[first], at[last + 1]) for at, (first, last, _) in zip(index, box, strict=True)]
+                steps = [step for _, _, step in box]
+                self.shown[area] = owner[tuple(map(slice, *zip(*ends, strict=True), steps))]
+                self.bounds[area] = ends
         return True
-    if a[2] < b[2]:
-        a, b = b, a
-    # the first of the sparser one that is in reach
-    first = a[0] + -(-(low - a[0]) // a[2]) * a[2]
-    tries = range(first, high + 1, a[2])[: b[2]]
-    return any((number - b[0]) % b[2] == 0 for number in tries)
 
-
-def boxes_meet(a: Box, b: Box) -> bool:
-    """Whether two boxes share a byte."""
-    return all(map(ranges_meet, a, b))
-
-
-def range_holds(a: Range, b: Range) -> bool:
-    """Whether range ``a`` has every number of ``b``."""
-    if a[0] > b[0] or a[1] < b[1]:
-        return False
-    return a[2] == 1 or ((b[0] - a[0]) % a[2] == 0 and (b[2] % a[2] == 0 or b[0] == b[1]))
-
-
-def box_holds(a: Box, b: Box) -> bool:
-    """Whether box ``a`` has every byte of ``b``."""
-    return all(map(range_holds, a, b))
-
-
-def regions_meet(a: Region, b: Region) -> bool:
-    """Whether two regions of any form share a byte; True where it would be too costly to find out."""
-    if a.start >= b.stop or b.start >= a.stop:
-        return False
-    left, right = _bytes(a), _bytes(b)
-    if left is None or right is None:
-        return True
-    return bool(np.isin(left, right, assume_unique=False).any())
-
-
-def _bytes(area: Region) -> Addresses | None:
-    total = 1
-    for _, count in area.dims:
-        total *= count
-    return None if total > ENUMERATE_BYTES else every_byte(area)
-
-
-def every_byte(area: Region) -> Addresses:
-    """The address of every byte of a region.
-
-    >>> every_byte(Region(4, ((1, 2), (8, 2)))).tolist()
-    [4, 12, 5, 13]
-    """
-    addresses = np.array([area.start], dtype=np.int64)
-    for step, count in area.dims:
-        addresses = (addresses[:, None] + np.arange(count, dtype=np.int64) * step).reshape(-1)
-    return addresses
-
-
-def bytes_of(area: Region) -> slice | Addresses:
-    """The region as an index into an array of bytes."""
-    if len(area.dims) == 1 and area.dims[0][0] == 1:
-        return slice(area.start, area.stop)
-    return every_byte(area)
+    def _fill_line(self, counted: dict[Region, Region], count: int) -> None:
+        """Make a cell of each unit."""
+        owner = np.zeros(count, dtype=np.int32)
+        width = owner.itemsize
+        for area, (start, dims) in counted.items():
+            counts, steps = [count for _, count in dims], [step * width for step, _ in dims]
+            self.shown[area] = np.ndarray(counts, owner.dtype, owner, start * width, steps)
 
 
 # ---------------------------------------------------------------- buffers
 
 
-class Write(NamedTuple):
-    """One write: the value it made, the region, and the region as a box if it is one."""
-
-    value: int
-    area: Region
-    box: Box | None
-
-
-class SmallBuffer:
-    """A small block of memory, of which the writer of every byte is known: exact whatever the views."""
-
-    def __init__(self, base: int, size: int, inert: Callable[[], bool]) -> None:
-        self.base = self.newest = base
-        # nothing leads to the base, so that naming it costs no precision
-        self.inert = False
-        self._base_inert = inert
-        # no write to a small buffer is ever guessed
-        self.guessed = 0
-        # partial writes since the last whole one
-        self.chain = 0
-        self.size = max(size, 1)
-        # the one value whose bytes fill it, if there is one
-        self.sole: int | None = base
-        # otherwise the value that wrote each byte
-        self.owner: Addresses | None = None
-
-    def write(self, value: int, area: Region | None) -> bool:
-        """Add a write; whether it left part of the buffer as it was."""
-        if area is None:
-            return False
-        self.newest = value
-        if area.start == 0 and len(area.dims) == 1 and area.stop >= self.size:
-            self.sole, self.owner, self.size = value, None, area.stop
-            self.chain, self.inert = 0, False
-            return False
-        if self.owner is None:
-            self.inert = self.sole == self.base and self._base_inert()
-            self.owner = np.full(self.size, self.sole, dtype=np.int64)
-            self.sole = None
-        # the block was made larger
-        if area.stop > self.size:
-            grown = np.full(area.stop - self.size, self.base, dtype=np.int64)
-            self.owner = np.concatenate([self.owner, grown])
-            self.size = area.stop
-        self.owner[bytes_of(area)] = value
-        self.chain += 1
-        return True
-
-    def origins(self, area: Region | None) -> tuple[int, ...] | None:
-        """The values whose bytes the region holds, oldest first; None means the newest version with all it carries."""
-        if area is None:
-            return ()
-        if self.owner is None:
-            assert self.sole is not None
-            return (self.sole,)
-        owners = self.owner[bytes_of(area)] if area.stop <= self.size else self.owner
-        values = sorted(set(owners.tolist()))
-        if len(values) > MANY and len(values) >= self.chain + (0 if self.inert else 1):
-            return None
-        return tuple(values)
-
-
 class Buffer:
-    """A block of memory written piece by piece, in time order.
+    """A block of memory in time: which write each of its cells holds, as far as its budget allows to follow that.
 
-    The pieces are kept by one digit of their address (the one in which the first partial write is
-    smallest), so that a loop over rows, columns or positions finds its pieces by bisection.
+    Writes are numbered from 0, which is the block as it was first seen. Every read and write earns steps, and looking
+    at a cell or naming a write takes some. A read that costs more than is left names the newest version with all that
+    it carries, and a write that costs more is taken to be anywhere in its span: ``guessed`` says so of the last read.
     """
 
-    def __init__(
-        self, base: int, size: int, inert: Callable[[], bool], radices: Callable[[], tuple[int, ...]]
-    ) -> None:
-        self.size = size
+    def __init__(self, base: int, size: int, inert: Callable[[], bool], areas: Iterable[Region]) -> None:
         self.base = self.newest = base
-        self.guessed = 0
-        # nothing leads to the base, so that naming it costs no precision
-        self.inert = False
-        self.radices: tuple[int, ...] = ()
-        # asked at the first partial write: most buffers never see one
-        self._base_inert, self._radices = inert, radices
-        self._reset(Write(base, Region(0, ((1, max(size, 1)),)), None))
+        self.size = size
+        # the steps that it has earned and taken
+        self.earned, self.taken = FIRST_STEPS, 0
+        self.guessed = False
+        # the value that each write made
+        self._values = [base]
+        # the number of the last write of the whole block: cells with smaller numbers hold it
+        self._bottom = 0
+        self._base_inert = inert
+        self._areas = areas
+        # made at the first partial write: most buffers never see one
+        self._cells: Cells | None = None
+        # origins that were asked for, with the write that was the newest then
+        self._known: dict[Region, tuple[int, Origins, bool]] = {}
+        self._begin()
 
-    def _reset(self, write: Write) -> None:
-        """Begin anew with a write of the whole buffer."""
-        self.bottom = write
-        # a cell is a range of the key digit; here where each begins, and the writes visible in it, oldest first
-        self.starts = [0]
-        self.stacks: list[tuple[Write, ...]] = [(write,)]
-        # in how many cells each value is visible
-        self.cells = {write.value: 1}
-        # partial writes since this one
-        self.chain = 0
-        # the digit of the address that pieces are kept by, -1 before the first partial write
-        self.key = -1
-        # the smallest box around all partial writes, None where one is no box
-        self.hull: Box | None = None
+    def _begin(self) -> None:
+        """Forget all partial writes, since the whole block has been written."""
+        # nothing leads to what the partial writes were laid over, so that naming it costs no precision
+        self.inert = False
+        # partial writes that are taken to be anywhere in their span: number, first byte, one past the last
+        self._loose: list[tuple[int, int, int]] = []
+        # whether no partial write has hidden another, how many cells they have, and their bounds in each digit
+        self._apart = True
+        self._written = 0
+        self._hull: list[tuple[int, int]] | None = None
+
+    @property
+    def _chain(self) -> int:
+        """How many partial writes there were since the last whole one."""
+        return len(self._values) - 1 - self._bottom
+
+    def _take(self, steps: int) -> bool:
+        """Take steps from the budget; False where there are not as many."""
+        if self.taken + steps > self.earned:
+            return False
+        self.taken += steps
+        return True
 
     def write(self, value: int, area: Region | None) -> bool:
         """Add a write; whether it left part of the buffer as it was."""
+        self.earned += STEPS_PER_ACCESS
         if area is None:
             return False
-        if area.start == 0 and area.dims == ((1, self.size),):
-            self._reset(Write(value, area, None))
-            self.newest = value
-            self.inert = False
-            return False
-        if not self.radices:
-            self.radices = self._radices()
-            self.inert = self.bottom.value == self.base and self._base_inert()
-        box = box_of(area, self.radices)
-        write = Write(value, area, box)
-        if self.key < 0 and box is not None:
-            self._choose_key(box)
-        low, high = self._key_range(box)
-        first, last = self._split(low), self._split(high + 1)
-        for cell in range(first, last):
-            old = self.stacks[cell]
-            kept = tuple(piece for piece in old if not self._hides(write, piece))
-            for piece in old:
-                if piece not in kept:
-                    self._drop(piece)
-            self.stacks[cell] = (*kept, write)
-        self.cells[value] = last - first
-        self.chain += 1
         self.newest = value
-        if box is None:
-            self.hull = None
-            self.guessed += 1
-        elif self.hull is None:
-            self.hull = box if self.chain == 1 else None
+        number = len(self._values)
+        self._values.append(value)
+        if area.is_whole(self.size):
+            self._bottom = number
+            self._begin()
+            return False
+        if self._cells is None:
+            self._cells = Cells(self._areas, MOST_CELLS)
+        if self._chain == 1:
+            self.inert = self._bottom == 0 and self._base_inert()
+        shown = self._cells.shown.get(area)
+        if shown is None or not self._take(STEPS + shown.size):
+            self._loose.append((number, area.start, area.stop))
+            return True
+        self._apart = self._apart and bool(shown.max() <= self._bottom)
+        self._written += shown.size
+        shown[...] = number
+        bounds = self._cells.bounds.get(area)
+        if self._chain == 1:
+            self._hull = bounds
+        elif bounds is None or self._hull is None:
+            self._hull = None
         else:
-            self.hull = tuple(
-                (min(a[0], b[0]), max(a[1], b[1]), 1) for a, b in zip(self.hull, box, strict=True)
-            )
+            self._hull = [(min(a, c), max(b, d)) for (a, b), (c, d) in zip(self._hull, bounds, strict=True)]
         return True
 
-    def origins(self, area: Region | None) -> tuple[int, ...] | None:
+    def origins(self, area: Region | None) -> Origins:
         """The values whose bytes the region holds, oldest first; None means the newest version with all it carries."""
+        self.earned += STEPS_PER_ACCESS
+        self.guessed = False
         if area is None:
             return ()
-        if self.chain == 0:
-            return (self.bottom.value,)
-        box = box_of(area, self.radices)
-        if self.chain > MANY and self._takes_all(area, box):
+        if not self._chain:
+            return (self._values[self._bottom],)
+        newest = len(self._values) - 1
+        known = self._known.get(area)
+        if known is None or known[0] != newest:
+            origins = self._find(area)
+            known = self._known[area] = newest, origins, self.guessed
+        _, origins, self.guessed = known
+        return origins
+
+    def _find(self, area: Region) -> Origins:
+        assert self._cells is not None
+        shown = self._cells.shown.get(area)
+        if shown is not None and self._takes_all(area, shown.size):
             return None
-        low, high = self._key_range(box)
-        values: set[int] = set()
-        cell = bisect_right(self.starts, low) - 1
-        while cell < len(self.starts) and self.starts[cell] <= high:
-            edge = self.starts[cell + 1] - 1 if cell + 1 < len(self.starts) else NO_END
-            clipped = self._clip(box, self.starts[cell], edge)
-            if clipped is not False:
-                for piece in reversed(self.stacks[cell]):
-                    if self._meets(piece, area, clipped):
-                        values.add(piece.value)
-                        if self._covers(piece, clipped):
-                            break
-            cell += 1
-        return tuple(sorted(values))
-
-    def _takes_all(self, area: Region, box: Box | None) -> bool:
-        """Whether a region holds bytes of every write, so that the newest version with all it carries is exact."""
-        if self.hull is None or box is None or not box_holds(box, self.hull):
-            return False
-        all_live = len(self.cells) >= self.chain + 1 and self.bottom.value in self.cells
-        if not all_live and not (self.inert and len(self.cells) >= self.chain):
-            return False
-        return self.inert or (area.start == 0 and area.dims == ((1, self.size),))
-
-    def _choose_key(self, box: Box) -> None:
-        """Keep pieces by the digit of which this box takes the smallest share."""
-        extents = [max(self.size // self.radices[0], 1)]
-        extents += [self.radices[i - 1] // self.radices[i] for i in range(1, len(self.radices))]
-        share = [(last - first + 1) / extent for (first, last, _), extent in zip(box, extents, strict=True)]
-        self.key = share.index(min(share))
-
-    def _key_range(self, box: Box | None) -> tuple[int, int]:
-        """The first and the last of the key digit in a box; everything for what is no box."""
-        if box is None or self.key < 0:
-            return 0, NO_END - 2
-        return box[self.key][0], box[self.key][1]
-
-    def _split(self, at: int) -> int:
-        """Make a cell begin at ``at`` and return its index."""
-        index = bisect_left(self.starts, at)
-        if index == len(self.starts) or self.starts[index] != at:
-            if at >= NO_END - 1:
-                return len(self.starts)
-            self.starts.insert(index, at)
-            self.stacks.insert(index, self.stacks[index - 1])
-            for piece in self.stacks[index]:
-                self.cells[piece.value] += 1
-        return index
-
-    def _drop(self, piece: Write) -> None:
-        """Note that a write is no longer visible in one of its cells."""
-        self.cells[piece.value] -= 1
-        if not self.cells[piece.value]:
-            del self.cells[piece.value]
-
-    def _hides(self, over: Write, under: Write) -> bool:
-        """Whether a write leaves nothing of an older one within a cell that its key range fills."""
-        if over.box is None:
-            return over.area == under.area
-        if over.box[self.key][2] != 1:
-            return over.box == under.box
-        if under.box is None:
-            if under is not self.bottom:
-                return over.area == under.area
-            return self._fills(over.box)
-        return all(
-            range_holds(a, b)
-            for i, (a, b) in enumerate(zip(over.box, under.box, strict=True))
-            if i != self.key
-        )
-
-    def _fills(self, box: Box) -> bool:
-        """Whether a box takes every byte of the cells in its key range."""
-        for i, (first, last, step) in enumerate(box):
-            if i == self.key:
-                continue
-            extent = self.radices[i - 1] // self.radices[i] if i else max(-(-self.size // self.radices[0]), 1)
-            if first or step != 1 or last < extent - 1:
-                return False
-        return True
-
-    def _clip(self, box: Box | None, low: int, high: int) -> Box | bool | None:
-        """The part of a box in one cell: None if it is no box, False if nothing of it lies there."""
-        if box is None or self.key < 0:
+        if shown is None or not self._take(STEPS + shown.size + LOOSE_STEPS * len(self._loose)):
+            self.guessed = True
             return None
-        first, last, step = box[self.key]
-        if first < low:
-            first += -(-(low - first) // step) * step
-        last = min(last, high)
-        if first > last:
+        numbers = self._numbers(shown)
+        stop = area.stop
+        loose = [number for number, first, end in self._loose if first < stop and area.start < end]
+        numbers = sorted({*numbers, *loose}) if loose else numbers
+        self.guessed = bool(loose)
+        partial = len(numbers) - (numbers[0] == self._bottom)
+        # each write is there, and what they were laid over is there as well or does not matter
+        if len(numbers) > MANY and partial == self._chain and (self.inert or partial < len(numbers)):
+            return None
+        if len(numbers) > MANY and not self._take(EDGE_STEPS * len(numbers)):
+            self.guessed = True
+            return None
+        return tuple(map(self._values.__getitem__, numbers))
+
+    def _takes_all(self, area: Region, cells: int) -> bool:
+        """Whether a region holds bytes of every write, as far as that is seen without a look at its cells.
+
+        The newest version with all that it carries is exact then.
+        """
+        if self._chain <= MANY or self._hull is None or self._loose or not self._apart:
             return False
-        return (*box[: self.key], (first, last, step), *box[self.key + 1 :])
+        assert self._cells is not None
+        bounds = self._cells.bounds[area]
+        if any(a > c or b < d for (a, b), (c, d) in zip(bounds, self._hull, strict=True)):
+            return False
+        # cells between the steps of a region are not its own
+        if cells < prod(b - a for a, b in bounds):
+            return False
+        return self.inert or cells > self._written
 
-    def _meets(self, piece: Write, area: Region, clipped: Box | bool | None) -> bool:
-        """Whether a write shares a byte with the part of a region in one cell."""
-        if piece is self.bottom:
-            return True
-        if piece.box is not None and isinstance(clipped, tuple):
-            return boxes_meet(piece.box, clipped)
-        return regions_meet(piece.area, area)
-
-    def _covers(self, piece: Write, clipped: Box | bool | None) -> bool:
-        """Whether a write has every byte of the part of a region in one cell, as far as that can be said."""
-        return piece.box is not None and isinstance(clipped, tuple) and box_holds(piece.box, clipped)
+    def _numbers(self, shown: Writes) -> list[int]:
+        """The numbers of the writes that cells hold, in order."""
+        numbers = np.maximum(shown, self._bottom).reshape(-1)
+        # a table of all writes since is faster than sorting, unless it is larger than what there is to sort
+        if self._chain > 8 * len(numbers):
+            return cast(list[int], np.unique(numbers).tolist())
+        is_there = np.zeros(self._chain + 1, dtype=bool)
+        is_there[numbers - self._bottom] = True
+        return (np.flatnonzero(is_there) + self._bottom).tolist()
 
 
 # ---------------------------------------------------------------- edges
 
 
 class ValueMemory(NamedTuple):
-    """The values of a run and the memory they lie on; ``maker`` is the node that made or wrote each, -1 for none."""
+    """The values of a run and the memory they lie on; ``producer`` is the node that made or wrote each, -1 for none."""
 
     storage: Ints
     offset: Ints
     type: Ints
-    maker: Ints
+    producer: Ints
     writes: Bools
     size: Ints
     types: list[TensorType]
 
 
+class Guess(NamedTuple):
+    """A block of memory of which reads name more writes than they may have to: its first value, and the readers."""
+
+    base: int
+    nodes: list[int]
+
+
+class Resolved(NamedTuple):
+    """The reads with hidden ones added, the older value that each value carries, and what was guessed."""
+
+    reads: OpInputs
+    carries: Ints
+    guesses: list[Guess]
+    # what it took
+    steps: int
+
+
+class Access(NamedTuple):
+    """A read or a write of a block: when, of which value, its row among the reads, and the tensor whose region it is.
+
+    ``shown`` is -1 for an operation that returns several views, which takes no bytes itself.
+    """
+
+    node: int
+    value: int
+    row: int
+    shown: int
+    is_write: bool
+    is_view: bool
+
+
 def resolve_reads(
     memory: ValueMemory,
     reads: OpInputs,
-    views: Callable[[int], dict[int, list[int]]],
+    views: tuple[Ints, Ints],
     inert: Callable[[int], bool],
     aliases: Ints,
-) -> tuple[OpInputs, Ints, int]:
-    """The reads with hidden ones added, the older value that each value carries, and how many writes were guessed.
+) -> Resolved:
+    """Follow all memory that is written again through time.
 
-    ``views(node)`` gives the values a node returns that alias its inputs, by storage; ``inert(value)`` says whether
+    ``views`` are nodes that return a value that aliases their inputs, and those values; ``inert(value)`` says whether
     a value was made from nothing but shapes; ``aliases`` are values that lie in known memory though no operation made
     them.
     """
     carries = np.full(len(memory.storage), -1, dtype=np.int64)
-    written = np.unique(memory.storage[np.concatenate([np.flatnonzero(memory.writes), aliases])])
-    if not len(written):
-        return reads, carries, 0
     is_written = np.zeros(len(memory.size), dtype=bool)
-    is_written[written] = True
-    rows = np.flatnonzero(is_written[memory.storage[reads.value]])
+    is_written[memory.storage[memory.writes]] = True
+    is_written[memory.storage[aliases]] = True
+    if not is_written.any():
+        return Resolved(reads, carries, [], 0)
+    follower = _Follower(memory, carries, inert, reads.kind.copy())
+    for storage, accesses in groupby(_accesses(memory, reads, views, is_written), itemgetter(0)):
+        follower.follow(storage, [access for _, access in accesses])
+    kind, hidden = follower.kind, follower.hidden()
+    reads = OpInputs(
+        np.concatenate([reads.node, hidden.node]),
+        np.concatenate([reads.value, hidden.value]),
+        np.concatenate([reads.slot, hidden.slot]),
+        np.concatenate([kind, hidden.kind]),
+    )
+    return Resolved(reads, carries, follower.guesses, follower.steps)
+
+
+def _accesses(
+    memory: ValueMemory, reads: OpInputs, views: tuple[Ints, Ints], is_written: Bools
+) -> Iterator[tuple[int, Access]]:
+    """What is read and written in each storage that is written again, in the order of storages and then of time."""
+    viewers, viewed = (column[is_written[memory.storage[views[1]]]] for column in views)
+    views_of: dict[tuple[int, int], list[int]] = {}
+    for node, storage, value in zip(viewers.tolist(), memory.storage[viewed].tolist(), viewed.tolist()):
+        views_of.setdefault((node, storage), []).append(value)
+    rows = np.flatnonzero(is_written[memory.storage[reads.value]] & (reads.kind != SHAPE))
     writes = np.flatnonzero(memory.writes)
-    follower = _Follower(memory, carries, views, inert)
-    # one walk through time: a node's reads come before its writes
-    times = np.concatenate([reads.node[rows] * 2, memory.maker[writes] * 2 + 1])
+    # a node's reads come before its writes
+    times = np.concatenate([reads.node[rows] * 2, memory.producer[writes] * 2 + 1])
     items = np.concatenate([rows, writes])
-    kind = reads.kind.copy()
-    hidden: list[tuple[int, int, int]] = []
-    order = np.argsort(times, kind="stable")
-    for time, item in zip(times[order].tolist(), items[order].tolist(), strict=True):
-        if time & 1:
-            follower.write(item)
-        else:
-            node = time >> 1
-            if kind[item] == SHAPE:
-                continue
-            kind[item], others = follower.read(node, int(reads.value[item]))
-            hidden.extend((node, value, other_kind) for value, other_kind in others)
-    if hidden:
-        unique = sorted(set(hidden))
-        extra = np.array(unique, dtype=np.int64)
-        reads = OpInputs(
-            np.concatenate([reads.node, extra[:, 0]]),
-            np.concatenate([reads.value, extra[:, 1]]),
-            np.concatenate([reads.slot, np.full(len(extra), -1, dtype=np.int64)]),
-            np.concatenate([kind, extra[:, 2]]),
-        )
-    else:
-        reads = reads._replace(kind=kind)
-    return reads, carries, follower.guessed
+    values = np.concatenate([reads.value[rows], writes])
+    order = np.lexsort((times, memory.storage[values]))
+    columns = (column[order].tolist() for column in (memory.storage[values], times, items, values))
+    for storage, time, item, value in zip(*columns, strict=True):
+        node, is_write = time >> 1, bool(time & 1)
+        made = () if is_write else views_of.get((node, storage), ())
+        shown = value if not made else made[0] if len(made) == 1 else -1
+        yield storage, Access(node, value, item, shown, is_write, bool(made))
 
 
 class _Follower:
-    """Follows reads and writes of memory through time."""
+    """Follows reads and writes of memory through time, one block after the other."""
 
-    def __init__(
-        self,
-        memory: ValueMemory,
-        carries: Ints,
-        views: Callable[[int], dict[int, list[int]]],
-        inert: Callable[[int], bool],
-    ) -> None:
+    def __init__(self, memory: ValueMemory, carries: Ints, inert: Callable[[int], bool], kind: Ints) -> None:
         self.memory = memory
         self.carries = carries
-        self.views = views
         self.inert = inert
-        self.buffers: dict[int, Buffer | SmallBuffer] = {}
+        self.kind = kind
+        self.guesses: list[Guess] = []
+        self.steps = 0
+        # edges that no argument names: reader, value, kind
+        self._hidden: tuple[list[int], list[int], list[int]] = [], [], []
+        # the first value on each storage, assigned from the last on, so that the first stays
+        self._first = np.full(len(memory.size), -1, dtype=np.int64)
+        self._first[memory.storage[::-1]] = np.arange(len(memory.storage))[::-1]
+        # regions by offset and type
+        self._regions: dict[tuple[int, int], Region | None] = {}
+        # lists are faster to look at one by one
+        self._offset, self._type = memory.offset.tolist(), memory.type.tolist()
+
+    def follow(self, storage: int, accesses: list[Access]) -> None:
+        """Follow one block from its first access to its last."""
+        base = int(self._first[storage])
+        strided = self.memory.types[self._type[base]].layout == "strided"
+        size = int(self.memory.size[storage]) if strided else 1
+        areas = [self._area(access.shown) for access in accesses]
+        buffer = Buffer(base, size, lambda: self.inert(base), {area for area in areas if area is not None})
+        from_outside = bool(self.memory.producer[base] < 0)
         # for each view: the values whose bytes it showed when it was made
-        self.view_origins: dict[int, tuple[int, ...] | None] = {}
-        # the first value on each storage
-        self.first = np.full(len(memory.size), -1, dtype=np.int64)
-        # assigned from the last on, so that the first value stays
-        self.first[memory.storage[::-1]] = np.arange(len(memory.storage))[::-1]
-        self.guessed = 0
-        # the node that was asked last, and its views by storage
-        self.viewer = -1
-        self.viewed: dict[int, list[int]] = {}
+        seen: dict[int, Origins] = {}
+        guessed: list[int] = []
+        for access, area in zip(accesses, areas, strict=True):
+            if access.is_write:
+                older = buffer.newest
+                if buffer.write(access.value, area):
+                    self.carries[access.value] = older
+            # a node that returns several views (a split) takes no bytes: the readers of each view do
+            elif access.shown < 0:
+                self.kind[access.row] = SHAPE
+            elif self._read(access, buffer, buffer.origins(area), seen, from_outside) and buffer.guessed:
+                guessed.append(access.node)
+        self.steps += buffer.taken
+        if guessed:
+            self.guesses.append(Guess(base, guessed))
 
-    def area(self, value: int) -> Region | None:
-        row = self.memory.types[self.memory.type[value]]
-        # a tensor without plain memory is read and written as one piece
-        if row.layout != "strided":
-            return Region(0, ((1, 1),))
-        return region(int(self.memory.offset[value]), row.shape, row.stride, row.itemsize or 1)
-
-    def buffer(self, value: int) -> Buffer | SmallBuffer:
-        storage = int(self.memory.storage[value])
-        buffer = self.buffers.get(storage)
-        if buffer is None:
-            base = int(self.first[storage])
-            row = self.memory.types[self.memory.type[base]]
-            size = int(self.memory.size[storage]) if row.layout == "strided" else 1
-            if size <= SMALL_BYTES:
-                buffer = SmallBuffer(base, size, lambda: self.inert(base))
-            else:
-                digits = partial(radices, row.shape, row.stride, row.itemsize or 1)
-                buffer = Buffer(base, size, lambda: self.inert(base), digits)
-            self.buffers[storage] = buffer
-        return buffer
-
-    def write(self, value: int) -> None:
-        buffer = self.buffer(value)
-        older, before = buffer.newest, buffer.guessed
-        if buffer.write(value, self.area(value)):
-            self.carries[value] = older
-        self.guessed += buffer.guessed - before
-
-    def read(self, node: int, value: int) -> tuple[int, list[tuple[int, int]]]:
-        """What kind of read the value that a node names is, and which other values it reads through it, with kinds."""
-        buffer = self.buffer(value)
-        if node != self.viewer:
-            self.viewer, self.viewed = node, self.views(node)
-        views = self.viewed.get(int(self.memory.storage[value]), ())
-        # a node that returns several views (a split) takes no bytes: the readers of each view do
-        if len(views) > 1:
-            return SHAPE, []
-        origins = buffer.origins(self.area(views[0] if views else value))
-        if views:
-            self.view_origins[views[0]] = origins
+    def _read(
+        self, access: Access, buffer: Buffer, origins: Origins, seen: dict[int, Origins], from_outside: bool
+    ) -> bool:
+        """Note of which kind a read is and which other values it names; False where it names nothing but a view."""
+        node, value, newest = access.node, access.value, buffer.newest
+        if access.is_view:
+            seen[access.shown] = origins
         # a view that shows the same bytes as when it was made stands for them
-        if value in self.view_origins and self.view_origins[value] == origins and not views:
-            if origins is not None or buffer.newest < value:
-                return DATA, []
+        elif value in seen and seen[value] == origins and (origins is not None or newest < value):
+            return False
         if origins is None:
-            newest = buffer.newest
-            return (WHOLE, []) if newest == value else (SHAPE, [(newest, WHOLE)])
-        from_outside = self.memory.maker[value] < 0 and self.memory.maker[buffer.base] < 0
-        others = [o for o in origins if o != value and not (from_outside and o == buffer.base)]
-        kind = DATA if len(others) < len(origins) else SHAPE
-        return kind, [(other, DATA) for other in others]
+            self.kind[access.row] = WHOLE if newest == value else SHAPE
+            self._hide(node, () if newest == value else (newest,), WHOLE)
+            return True
+        outside = buffer.base if from_outside and self.memory.producer[value] < 0 else -1
+        others = [origin for origin in origins if origin != value and origin != outside]
+        if len(others) == len(origins):
+            self.kind[access.row] = SHAPE
+        self._hide(node, others, DATA)
+        return True
+
+    def _hide(self, node: int, values: Collection[int], kind: int) -> None:
+        for column, items in zip(self._hidden, ([node] * len(values), values, [kind] * len(values))):
+            column.extend(items)
+
+    def hidden(self) -> OpInputs:
+        """The edges that no argument names, each once."""
+        node, value, kind = (np.array(column, dtype=np.int64) for column in self._hidden)
+        order = np.lexsort((kind, value, node))
+        node, value, kind = node[order], value[order], kind[order]
+        is_new = np.ones(len(order), dtype=bool)
+        is_new[1:] = (np.diff(node) != 0) | (np.diff(value) != 0) | (np.diff(kind) != 0)
+        slot = np.full(int(is_new.sum()), -1, dtype=np.int64)
+        return OpInputs(node[is_new], value[is_new], slot, kind[is_new])
+
+    def _area(self, value: int) -> Region | None:
+        if value < 0:
+            return None
+        key = self._offset[value], self._type[value]
+        if key not in self._regions:
+            row = self.memory.types[key[1]]
+            # a tensor without plain memory is read and written as one piece
+            self._regions[key] = (
+                region(key[0], row.shape, row.stride, row.itemsize or 1)
+                if row.layout == "strided"
+                else Region(0, ((1, 1),))
+            )
+        return self._regions[key]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torch_vis.capture.assembling.edges import Guess
 from torch_vis.capture.recording.recorder import Recorder
 from torch_vis.capture.recording.source_lines import resolve
 from torch_vis.graph.call import short_name
@@ -36,6 +37,11 @@ COUNTED: dict[str, tuple[str, str]] = {
         "tensors that were read before any operation wrote to them (torch_vis::unseen_write): filled by C++ code, "
         "or never initialised; a replay takes them as recorded",
     ),
+    "unseen waits": (
+        "time",
+        "waits for other ranks by C++ code (DistributedDataParallel waits at the end of backward), which cannot be "
+        "seen: each stands where what was received is first read, and how long it took is not known",
+    ),
     "outputs": (
         "opaque",
         "outputs that no recorded operation made: another thread's, or code's that cannot be seen; a replay takes them "
@@ -56,10 +62,6 @@ COUNTED: dict[str, tuple[str, str]] = {
         "missing",
         "tensors that were given other memory without an operation (.data = …), which is not in the graph",
     ),
-    "guessed": (
-        "dataflow",
-        "writes through overlapping or irregular views that were taken to touch all they could",
-    ),
 }
 
 
@@ -72,11 +74,13 @@ class PackedWeights(NamedTuple):
     unknown: int
 
 
-def describe_limits(rec: Recorder, graph: Graph, guessed: int, packed: PackedWeights) -> tuple[Limit, ...]:
+def describe_limits(
+    rec: Recorder, graph: Graph, guesses: list[Guess], packed: PackedWeights
+) -> tuple[Limit, ...]:
     """One sentence for each kind of thing that is not in the graph, with the source lines it happened at."""
     limits = _escapes(rec, graph)
     compiled = len(rec.opaque_nodes) - rec.uncaptured["filled"]
-    counts = {**rec.uncaptured, "compiled calls": compiled, "guessed": guessed}
+    counts = {**rec.uncaptured, "compiled calls": compiled}
     for name, (kind, sentence) in COUNTED.items():
         if counts.get(name):
             limits.append(Limit(f"{counts[name]:,} × {sentence}", kind=kind))
@@ -85,6 +89,7 @@ def describe_limits(rec: Recorder, graph: Graph, guessed: int, packed: PackedWei
         names = ", ".join(sorted(layouts))
         text = f"the memory of {names} tensors is not counted, and views into them are not followed"
         limits.append(Limit(text, kind="memory"))
+    limits += _guess_limits(graph, guesses)
     limits += _packed_limits(packed)
     if any(device.startswith("cuda") for device in graph.devices):
         text = "times of CUDA operations are those of the host: they do not include the kernels' own run time"
@@ -119,6 +124,46 @@ def _where(rec: Recorder, graph: Graph, number: int, node: int) -> tuple[str, st
     if node >= 0 and graph.node_phase[node] == Phase.OPTIMIZER:
         words = f"{words}, by {graph.nodes[node].scope.type} itself"
     return words, None if site is None else f"{site.file}:{site.line}"
+
+
+def _guess_limits(graph: Graph, guesses: list[Guess]) -> list[Limit]:
+    """The limits about reads with edges too many: one for all blocks that the same lines made and read."""
+    count = len(graph)
+    groups: dict[tuple[str, Site | None], list[Guess]] = {}
+    for guess in guesses:
+        reader = guess.nodes[0]
+        site = graph.nodes[reader].site if reader < count else None
+        groups.setdefault((_block(graph, guess.base), site), []).append(guess)
+    limits = []
+    for (block, site), group in groups.items():
+        readers = sorted({node for guess in group for node in guess.nodes})
+        size_bytes = max(int(graph.storage_bytes[graph.values[guess.base].storage]) for guess in group)
+        blocks = f"{len(group):,} blocks of up to" if len(group) > 1 else "a block of"
+        first = f", first at {site}," if site else ""
+        text = (
+            f"{len(readers):,} × reads of {blocks} {size_bytes:,} bytes ({block}) through irregular views{first} are "
+            "taken to depend on every write to it since it was last written whole, so edges from some of these writes "
+            "may be too many: to follow them all exactly would take more than linear time"
+        )
+        limits.append(
+            Limit(
+                text,
+                kind="dataflow",
+                site=f"{site.file}:{site.line}" if site else None,
+                nodes=[node for node in readers if node < count],
+                results=[graph.results[node - count].name for node in readers if node >= count],
+            )
+        )
+    return limits
+
+
+def _block(graph: Graph, base: int) -> str:
+    """A block of memory in words: its name, or the operation and the line that made it."""
+    value = graph.values[base]
+    if value.producer is None:
+        return str(value.name or "from before the run")
+    made = value.producer
+    return f"of {short_name(made.op)}" + (f" at {made.site}" if made.site else "")
 
 
 def _packed_limits(packed: PackedWeights) -> list[Limit]:

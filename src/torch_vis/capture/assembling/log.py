@@ -1,16 +1,22 @@
-"""The log of a recording as columns: what the numbers in its rows mean."""
+"""The log of a recording as columns: what the numbers in its rows mean, and what was measured along the run."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.capture.recording.recorder import CallInfo, Recorder
+from torch_vis.capture.recording.own_cost import recording_cost, regular_ns, weights
+from torch_vis.capture.recording.recorder import FORWARD, CallInfo, Recorder
+from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.schema import Kind
-from torch_vis.graph.types import Ints
+from torch_vis.graph.tree import Tree
+from torch_vis.graph.types import Bools, Ints
 
+# of the time of an operation, the most that the call from Python can be
+LARGEST_PART = 0.85
 # numbers in a row before those of ``OpRows``: its length and the number of its operation
 HEAD = 2
 
@@ -23,11 +29,13 @@ class OpRows(NamedTuple):
     site: Ints
     sequence: Ints
     backward: Ints
-    # links backward to forward here; a graph does not have it yet, and a run on several ranks or streams will want it
+    # links backward to forward
     thread: Ints
     grad_mode: Ints
     start: Ints
     stop: Ints
+    # which function of torch's it belongs to; -1: the user's own line says so
+    caller: Ints
 
 
 class OpInputs(NamedTuple):
@@ -155,3 +163,136 @@ def offsets(owner: Ints, count: int) -> Ints:
 def table(rows: list[Any], width: int) -> Ints:
     """A list of equal tuples as a two-dimensional array."""
     return np.fromiter(chain.from_iterable(rows), dtype=np.int64, count=len(rows) * width).reshape(-1, width)
+
+
+def memory_columns(
+    rec: Recorder, birth: Ints, death: Ints, first: Ints, largest: Ints, count: int, reused: Ints
+) -> list[Column]:
+    """Bytes that each operation allocated, that were freed after it, and that were alive then.
+
+    Along storages: the operations that made them and before which they died, their first and their largest size.
+    ``reused`` are storages that take the place of another in a run without a recorder, which then frees nothing.
+    """
+    born = np.flatnonzero(birth >= 0)
+    alloc = np.bincount(birth[born], weights=first[born], minlength=count)[:count].astype(np.int64)
+    # the size of a storage when it died: that after the last time that it was resized
+    last = largest.copy()
+    for storage, size, _ in rec.resizes:
+        last[storage] = size
+    dead = np.flatnonzero((death <= count) & (death > 0))
+    free = np.bincount(death[dead] - 1, weights=last[dead], minlength=count)[:count].astype(np.int64)
+    sizes: dict[int, int] = {}
+    at_start = int(first[(birth < 0) & (death > 0)].sum())
+    for storage, size, node in rec.resizes:
+        before = sizes.get(storage, int(first[storage]))
+        if size > before and count:
+            alloc[min(node, count - 1)] += size - before
+        elif size < before and node:
+            free[node - 1] += before - size
+        elif size < before:
+            at_start -= before - size
+        sizes[storage] = size
+    np.subtract.at(alloc, birth[reused], first[reused])
+    np.subtract.at(free, birth[reused], first[reused])
+    return [
+        Column("alloc_bytes", alloc),
+        Column("free_bytes", free),
+        Column("live_bytes", at_start + np.cumsum(alloc - free)),
+    ]
+
+
+def with_stored(metrics: Metrics, stored: Mapping[int, int], count: int) -> Metrics:
+    """The metrics and, where there were sparse or nested tensors, how many elements these hold: ``stored`` by value."""
+    if not stored:
+        return metrics
+    numbers, known = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=bool)
+    numbers[list(stored)] = list(stored.values())
+    known[list(stored)] = True
+    return metrics.with_column(Column("stored", numbers, along="value", known=known))
+
+
+class UnseenCost(NamedTuple):
+    """What recording took that the recorder did not measure: see ``own_cost``."""
+
+    inside: Ints
+    """Within the time of each operation."""
+    around: Ints
+    """Before and after it."""
+    scope: int
+    """For each call of a module or function."""
+    error: int
+    """How much more or less all of it may be."""
+
+
+def unseen_cost(rec: Recorder, rows: OpRows) -> UnseenCost:
+    """The unseen cost of recording these operations."""
+    count = len(rows.call)
+    nothing = np.zeros(count, dtype=np.int64)
+    regular = regular_ns(rec)
+    if not count or not regular:
+        return UnseenCost(nothing, nothing, 0, 0)
+    cost = recording_cost()
+    weight = weights([info.call for info in rec.calls])[rows.call]
+    each = regular / weight.mean() * weight
+    time = rows.stop - rows.start
+    # the call from Python is not all of the time of even the smallest operation
+    inside = np.minimum(cost.inside * each, LARGEST_PART * time).astype(np.int64)
+    differentiated = (np.diff(rows.sequence, prepend=rows.sequence[0]) > 0) & (rows.backward == FORWARD)
+    rate = np.where(differentiated, cost.differentiated, cost.around)
+    rate[rows.backward != FORWARD] = cost.backward
+    around = rate * each
+    # copies are made for what backward will want
+    around[differentiated] += cost.around * regular * rec.shallow_copies / max(int(differentiated.sum()), 1)
+    around = around.astype(np.int64)
+    scope = round(cost.scope * regular)
+    error = cost.error * int((inside + around).sum()) + scope * (len(rec.scopes) - 1)
+    return UnseenCost(inside, around, scope, round(error))
+
+
+def time_columns(
+    rec: Recorder, rows: OpRows, node_scope: Ints, ended: int, unseen: UnseenCost
+) -> list[Column]:
+    """When operations and module calls began, and how long they took; what recording took is taken off both."""
+    scopes = read_scopes(rec)
+    tree = Tree(scopes.parent)
+    start, origin = scopes.start.copy(), scopes.start[0]
+    time = rows.stop - rows.start - unseen.inside
+    inclusive = np.where(scopes.stop > 0, scopes.stop - scopes.start - scopes.overhead, 0)
+    timeless = scopes.stop == 0
+    # the run is open to the end
+    timeless[0] = False
+    inclusive[0] = ended - origin - rec.overhead
+    # backward has the scope of the forward operation, and runs in another
+    around = _timed(tree.parent, timeless)[np.where(rows.backward == FORWARD, node_scope, rows.scope)]
+    # taken off where it was spent, never more than there is: calls stay longer than the calls inside them
+    spent = _summed(unseen.inside + unseen.around, around, len(start))
+    spent += unseen.scope * np.bincount(tree.parent[tree.parent >= 0], minlength=len(start))
+    measured = tree.own(inclusive)
+    least = np.minimum(measured, _summed(time, around, len(start)))
+    inclusive = tree.inclusive(np.maximum(measured - spent, least))
+    if timeless.any():
+        inclusive[timeless] = _summed(time, node_scope, len(start))[timeless]
+        first = np.full(len(start), np.iinfo(np.int64).max)
+        np.minimum.at(first, node_scope, rows.start)
+        unset = timeless & (start == 0)
+        start[unset] = np.where(first[unset] < ended, first[unset], origin)
+    own = tree.own(inclusive)
+    return [
+        Column("start_ns", rows.start - origin),
+        Column("time_ns", time),
+        Column("scope_start_ns", start - origin, along="scope"),
+        Column("scope_time_ns", np.maximum(inclusive, 0), along="scope"),
+        Column("scope_self_ns", np.maximum(own, 0), along="scope"),
+    ]
+
+
+def _timed(parent: Ints, timeless: Bools) -> Ints:
+    """Of each scope the innermost around it whose call was timed: itself, as a rule."""
+    timed = np.arange(len(parent))
+    for scope in np.flatnonzero(timeless):
+        timed[scope] = timed[parent[scope]]
+    return timed
+
+
+def _summed(amount: Ints, owner: Ints, count: int) -> Ints:
+    return np.bincount(owner, weights=amount, minlength=count).astype(np.int64)

@@ -37,8 +37,8 @@ NodesByLine = dict[tuple[int, str], list[int]]
 # ---------------------------------------------------------------- backward
 
 
-def forward_of(rows: OpRows, calls: list[CallInfo], inputs: OpInputs, maker: Ints) -> Ints:
-    """For each operation the one that it differentiates, -1 for none; ``maker`` is the operation that made each value.
+def forward_of(rows: OpRows, calls: list[CallInfo], inputs: OpInputs, producers: Ints) -> Ints:
+    """For each operation the one that it differentiates, -1 for none; ``producers`` are those of each value.
 
     An operation that adds to a ``.grad`` has no number of its own and belongs to whatever made the gradient.
     """
@@ -51,7 +51,7 @@ def forward_of(rows: OpRows, calls: list[CallInfo], inputs: OpInputs, maker: Int
     start = np.searchsorted(inputs.node, np.arange(count + 1))
     for node in np.flatnonzero(rows.backward == ACCUMULATE).tolist():
         for row in range(int(start[node + 1]) - 1, int(start[node]) - 1, -1):
-            producer = int(maker[inputs.value[row]])
+            producer = int(producers[inputs.value[row]])
             if producer >= 0 and links[producer] >= 0:
                 links[node] = links[producer]
                 break
@@ -96,6 +96,18 @@ def _owners(rows: OpRows, calls: list[CallInfo], backward: Ints) -> Ints:
     return np.where((links < 0) & (next_ >= 0) & ~taken[next_], next_, links)
 
 
+def engine_sites(rows: OpRows, calls: list[CallInfo]) -> Ints:
+    """The source lines, by number, of what autograd runs by itself: those that ask it for a backward pass.
+
+    What a function or a hook of the user's runs has a line inside of it. -1 is no line: a thread of autograd's own.
+    """
+    derived = np.array([info.call.op.partition(".")[0].endswith("_backward") for info in calls] or [False])
+    own = (rows.backward == SEED) | (rows.backward == ACCUMULATE) | derived[rows.call]
+    if not own.any():
+        own = rows.backward != FORWARD
+    return np.union1d(rows.site[own], [-1])
+
+
 # ---------------------------------------------------------------- recomputed outside of the calls of modules
 
 
@@ -114,8 +126,7 @@ def find_recomputed(rows: OpRows, calls: list[CallInfo], links: Ints) -> Recompu
     if not likely.any():
         return result
     names = [info.call.op for info in calls]
-    derived = np.array([name.partition(".")[0].endswith("_backward") for name in names])[rows.call]
-    engine = np.unique(rows.site[(rows.backward == SEED) | (rows.backward == ACCUMULATE) | derived])
+    engine = engine_sites(rows, calls)
     # where all of backward is called from, what runs is backward, also if a graph of it is asked for
     lines = np.setdiff1d(rows.site[rows.backward >= 0], engine)
     by_line: NodesByLine = defaultdict(list)
@@ -201,7 +212,7 @@ class GradientReads(NamedTuple):
     whether it is state."""
 
     start: Ints
-    maker: Ints
+    producer: Ints
     gradient: Bools
     state: Bools
 
@@ -275,16 +286,18 @@ def work_on_gradients(possible: Bools, writes: Bools, reads: GradientReads) -> I
         return np.zeros(0, dtype=np.int64)
     # on gradients, and on nothing but state; the last of each is for values that nothing made
     of_gradients, of_state = bytearray(count + 1), bytearray(count + 1)
-    edges, makers = reads.start.tolist(), reads.maker.tolist()
+    edges, producers = reads.start.tolist(), reads.producer.tolist()
     gradient, state, may, into = (
         column.tolist() for column in (reads.gradient, reads.state, possible, writes)
     )
     for node in range(count):
         rows = range(edges[node], edges[node + 1])
-        of_state[node] = all(state[row] or of_state[makers[row]] for row in rows)
-        if may[node] and any(gradient[row] or (not state[row] and of_gradients[makers[row]]) for row in rows):
+        of_state[node] = all(state[row] or of_state[producers[row]] for row in rows)
+        if may[node] and any(
+            gradient[row] or (not state[row] and of_gradients[producers[row]]) for row in rows
+        ):
             of_gradients[node] = into[node] or all(
-                gradient[row] or state[row] or of_gradients[makers[row]] or of_state[makers[row]]
+                gradient[row] or state[row] or of_gradients[producers[row]] or of_state[producers[row]]
                 for row in rows
             )
     return np.flatnonzero(np.frombuffer(of_gradients, dtype=np.uint8)[:-1])

@@ -5,18 +5,19 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from torch_vis.capture.compilers.graph_breaks import parsed
-from torch_vis.capture.fake.tensors import FakeTensors
+from torch_vis.capture.fake import FakeTensors
+from torch_vis.capture.modes import kept_after_interrupt
 from torch_vis.capture.recording.recorder import Recorder
 from torch_vis.capture.recording.source_lines import OURS, TORCH, kind_of, resolve, resumed
 from torch_vis.capture.state import StateSnapshot
+from torch_vis.capture.undo import Undo, context
 from torch_vis.errors import CaptureFailed, TorchVisError
 from torch_vis.graph.schema import Site
 
@@ -215,9 +216,10 @@ class _FilteredStream:
         return getattr(self._stream, name)
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
+@context
+def quiet(undo: Undo) -> None:
     """What torch logs of a failure before it raises is left out, unless the user has asked torch for logs."""
+    undo.enter(kept_after_interrupt())
     asked = any(logging.getLogger(name).getEffectiveLevel() < logging.WARNING for name in CHATTY)
     loggers = [
         logging.getLogger(name) for name in list(logging.root.manager.loggerDict) if name.startswith("torch")
@@ -228,10 +230,6 @@ def quiet() -> Iterator[None]:
         return not record.name.startswith(CHATTY)
 
     for handler in handlers:
+        undo.add(handler.removeFilter, passes)
         handler.addFilter(passes)
-    try:
-        with redirect_stderr(_FilteredStream(sys.stderr)):
-            yield
-    finally:
-        for handler in handlers:
-            handler.removeFilter(passes)
+    undo.set(sys, "stderr", _FilteredStream(sys.stderr))

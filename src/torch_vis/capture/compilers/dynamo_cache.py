@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
 import torch
 
+from torch_vis.capture.undo import Undo, context
 
-@contextmanager
-def forgetting() -> Iterator[None]:
+
+@context
+def forgetting(undo: Undo) -> None:
     """Drop what was compiled inside, in whatever functions, and the sizes that Dynamo noted.
 
     Inside, it knows of no sizes either: one that differs from an earlier call's would be left open otherwise.
@@ -21,16 +21,20 @@ def forgetting() -> Iterator[None]:
     from torch._dynamo import pgo
 
     state = pgo.get_code_state()
-    sizes = copy.deepcopy(dict(state))
-    state.clear()
     before = {id(entry.code) for code in _codes() for entry in _entries(code)}
-    try:
-        yield
-    finally:
-        for code in _codes():
-            _drop(code, before)
-        state.clear()
-        state.update(sizes)
+    undo.add(_restore_sizes, state, copy.deepcopy(dict(state)))
+    undo.add(_drop_all, before)
+    state.clear()
+
+
+def _restore_sizes(state: dict[Any, Any], sizes: dict[Any, Any]) -> None:
+    state.clear()
+    state.update(sizes)
+
+
+def _drop_all(before: set[int]) -> None:
+    for code in _codes():
+        _drop(code, before)
 
 
 def isolated() -> dict[str, Any]:

@@ -6,7 +6,7 @@ import inspect
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -40,6 +40,7 @@ from torch_vis.capture.compilers.symbolic_sizes import (
 from torch_vis.capture.recording.module_calls import aside_while_compiling
 from torch_vis.capture.recording.recorder import Recorder, get_ident
 from torch_vis.capture.session import Capture
+from torch_vis.capture.undo import Undo
 from torch_vis.errors import CaptureFailed, UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.record import Limit
@@ -64,7 +65,7 @@ class CaptureRequest(NamedTuple):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     options: Options
-    clean_up: ExitStack
+    clean_up: Undo
 
 
 @dataclass
@@ -108,7 +109,7 @@ def prepare(
     """
     _check(via, options)
     program, program_run = Program(via), ProgramRun(capture)
-    clean_up = ExitStack()
+    clean_up = Undo()
     limits: tuple[str, ...] = ()
     frontend = {"fx": _fx, "export": _export, "dynamo": _dynamo, "aot": _dynamo}[via]
     started = time.perf_counter_ns()
@@ -125,7 +126,7 @@ def prepare(
         text = f"the model raised while {via} captured it: this is what ran of it without {via}"
         limits = (Limit(text, kind="program"),)
     program.compile_ns = time.perf_counter_ns() - started
-    return Captured(program, program_run, run, clean_up.close, limits)
+    return Captured(program, program_run, run, clean_up.run, limits)
 
 
 # ---------------------------------------------------------------- fx
@@ -262,35 +263,52 @@ def _dynamo(request: CaptureRequest) -> Runner:
     log = program_run.log = DynamoLog(rec)
     program.signature = _signature(model)
 
+    # what compiled code calls; Dynamo keeps that code, and must not keep the model with it
+    link = CaptureLink(program, program_run, log)
+
     def interpreted(module: fx.GraphModule, name: str) -> Callable[..., Any]:
-        def partition(*inputs: Any) -> Any:
-            if rec.closed:
+        def run_graph(*inputs: Any) -> Any:
+            if link.run is None or link.run.recorder.closed:
                 return module(*inputs)
-            thread = get_ident()
-            number = rec.module_number(module, name, name, "compiled")
-            scope = rec.enter(number, thread)
-            try:
-                outputs = program_run.interpret(module, *inputs)
-            finally:
-                rec.leave(scope, thread)
+            outputs = link.run.interpret(module, *inputs)
             remember_outputs(module, outputs)
             return outputs
+
+        return in_partition(run_graph, module, name)
+
+    def in_partition(function: Callable[..., Any], module: fx.GraphModule, name: str) -> Callable[..., Any]:
+        """Run a function in the scope of a partition, where it is not in that already."""
+
+        def partition(*inputs: Any) -> Any:
+            thread = get_ident()
+            rec = None if link.run is None or link.run.recorder.closed else link.run.recorder
+            if rec is None:
+                return function(*inputs)
+            number = rec.module_number(module, name, name, "compiled")
+            if rec.scopes[rec.current.get(thread, 0)][0] == number:
+                return function(*inputs)
+            scope = rec.enter(number, thread)
+            try:
+                return function(*inputs)
+            finally:
+                rec.leave(scope, thread)
 
         return partition
 
     def keep(module: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
         describe(module, inputs)
-        program.modules.append(module)
-        log.compiled(len(program.modules) - 1)
-        return interpreted(module, f"partition {len(program.modules) - 1}")
+        link.program.modules.append(module)
+        if link.log is not None:
+            link.log.compiled(len(link.program.modules) - 1)
+        return interpreted(module, f"partition {len(link.program.modules) - 1}")
 
-    backend: Any = keep if program.via == "dynamo" else _aot(program, interpreted, log)
+    backend: Any = keep if program.via == "dynamo" else _aot(link, interpreted, in_partition)
     optimized = torch._dynamo.optimize(
         backend,
         nopython=options.fullgraph,
         dynamic=options.dynamic,
-        guard_export_fn=log.export_guards,
-        guard_fail_fn=log.guard_failed,
+        guard_export_fn=lambda guards: None if link.log is None else link.log.export_guards(guards),
+        guard_fail_fn=lambda failure: None if link.log is None else link.log.guard_failed(failure),
         **isolated(),
     )(model)
 
@@ -311,8 +329,22 @@ def _dynamo(request: CaptureRequest) -> Runner:
                 program.guards = tuple(log.guards)
                 program.recompilations = tuple(log.recompilations)
 
-    clean_up.enter_context(forgetting())
+    clean_up.add(link.cut)
+    clean_up.enter(forgetting())
     return run
+
+
+class CaptureLink:
+    """What compiled code knows of the capture that it was compiled for, until that is over."""
+
+    def __init__(self, program: Program, run: ProgramRun, log: DynamoLog) -> None:
+        self.program: Program = program
+        self.run: ProgramRun | None = run
+        self.log: DynamoLog | None = log
+
+    def cut(self) -> None:
+        """The capture is over."""
+        self.program, self.run, self.log = Program(self.program.via), None, None
 
 
 @contextmanager
@@ -344,23 +376,41 @@ def _signature(model: Any) -> inspect.Signature | None:
 
 
 def _aot(
-    program: Program, interpreted: Callable[[fx.GraphModule, str], Callable[..., Any]], log: DynamoLog
+    link: CaptureLink,
+    interpreted: Callable[[fx.GraphModule, str], Callable[..., Any]],
+    in_partition: Callable[[Callable[..., Any], fx.GraphModule, str], Callable[..., Any]],
 ) -> Any:
     """AOT autograd: forward and backward as graphs of aten operators."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.aot_autograd import make_boxed_func
 
+    phases: dict[int, str] = {}
+
     def compiler(phase: str) -> Callable[..., Any]:
         def compile_(module: fx.GraphModule, inputs: Any) -> Any:
-            program.modules.append(module)
-            if phase == "forward":
-                log.compiled(len(program.modules) - 1)
-            return make_boxed_func(interpreted(module, f"{phase} {len(program.modules) - 1}"))
+            modules = link.program.modules
+            phases[len(modules)] = phase
+            modules.append(module)
+            if phase == "forward" and link.log is not None:
+                link.log.compiled(len(modules) - 1)
+            return make_boxed_func(interpreted(module, f"{phase} {len(modules) - 1}"))
 
         return compile_
 
     forward, backward = compiler("forward"), compiler("backward")
-    return aot_autograd(fw_compiler=forward, bw_compiler=backward, inference_compiler=forward)
+    compile_both = aot_autograd(fw_compiler=forward, bw_compiler=backward, inference_compiler=forward)
+
+    def backend(module: fx.GraphModule, inputs: Any) -> Any:
+        modules = link.program.modules
+        count = len(modules)
+        compiled = compile_both(module, inputs)
+        # What AOT does around the graph, such as writing buffers back, is of the partition too.
+        first = next((at for at in range(count, len(modules)) if phases[at] == "forward"), None)
+        if first is None:
+            return compiled
+        return in_partition(compiled, modules[first], f"forward {first}")
+
+    return backend
 
 
 def _check(via: str, options: Options) -> None:

@@ -8,14 +8,14 @@ import sys
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from torch_vis.capture.recording.source_lines import OURS, TORCH, kind_of, leave_alone, resolve, resumed
+from torch_vis.capture.undo import Patch, Undo, context, take_out
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Phase, Site
 from torch_vis.graph.text import many
@@ -230,23 +230,25 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-@contextmanager
-def listening(log: DynamoLog) -> Iterator[None]:
+@context
+def listening(undo: Undo, log: DynamoLog) -> None:
     """Hear of every graph break that Dynamo meets inside; there is no hook for it, so its method is wrapped."""
     from torch._dynamo.callback import callback_handler
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 
-    before = InstructionTranslatorBase.log_graph_break
     begun: list[int] = []
 
-    def note(self: Any, code_options: Any, reason: str, exc: Any, *rest: Any, **named: Any) -> Any:
-        if not getattr(exc, "logged", False):
-            stack = getattr(exc, "real_stack", None)
-            if stack is None:
-                stack = torch._guards.TracingContext.extract_stack()
-            count = 0 if log.recorder is None else log.recorder.count
-            log.reports.append(BreakReport(reason or str(exc), stack, compilation(), count))
-        return before(self, code_options, reason, exc, *rest, **named)
+    def noting(original: Any) -> Any:
+        def note(self: Any, code_options: Any, reason: str, exc: Any, *rest: Any, **named: Any) -> Any:
+            if not getattr(exc, "logged", False):
+                stack = getattr(exc, "real_stack", None)
+                if stack is None:
+                    stack = torch._guards.TracingContext.extract_stack()
+                count = 0 if log.recorder is None else log.recorder.count
+                log.reports.append(BreakReport(reason or str(exc), stack, compilation(), count))
+            return original(self, code_options, reason, exc, *rest, **named)
+
+        return note
 
     @leave_alone  # they are called under Dynamo's lock, which it would wait for itself
     def begins(_: Any) -> None:
@@ -257,13 +259,12 @@ def listening(log: DynamoLog) -> Iterator[None]:
         if begun:
             log.compile_ns += time.perf_counter_ns() - begun.pop()
 
-    InstructionTranslatorBase.log_graph_break = note  # type: ignore[method-assign]
-    callback_handler.register_start_callback(begins)
-    callback_handler.register_end_callback(ends)
-    try:
-        yield
-    finally:
-        InstructionTranslatorBase.log_graph_break = before  # type: ignore[method-assign]
-        with suppress(ValueError):  # a reset of Dynamo inside has dropped them
-            callback_handler.remove_start_callback(begins)
-            callback_handler.remove_end_callback(ends)
+    breaks = Patch(lambda: InstructionTranslatorBase, "log_graph_break", noting)
+    for table, function in (
+        (callback_handler.start_callbacks, begins),
+        (callback_handler.end_callbacks, ends),
+    ):
+        undo.add(take_out, table, function)
+        table.append(function)
+    undo.add(breaks.remove)
+    breaks.install()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +17,7 @@ from torch import fx
 from torch_vis.capture.compilers.diagnose import failed
 from torch_vis.capture.compilers.dynamo_cache import forgetting, isolated
 from torch_vis.capture.compilers.interpreter import PASSIVE, target_name
+from torch_vis.capture.undo import Undo, context
 from torch_vis.errors import CaptureFailed
 from torch_vis.graph.call import short_name
 
@@ -96,8 +96,8 @@ def call_nodes(module: fx.GraphModule) -> tuple[CallNode, ...]:
     return tuple(CallNode(node.name, re.sub(r"_\d+$", "", node.name), target_name(node)) for node in calls)
 
 
-@contextmanager
-def _listening(kernels: list[InductorKernel]) -> Iterator[None]:
+@context
+def _listening(undo: Undo, kernels: list[InductorKernel]) -> None:
     """Note what the scheduler has fused in every graph that is compiled inside; what it did is not changed."""
     from torch._inductor import config
 
@@ -110,8 +110,7 @@ def _listening(kernels: list[InductorKernel]) -> Iterator[None]:
         return scheduled
 
     # With such a pass set, Inductor neither takes a graph from its cache nor puts one there.
-    with config.patch(_post_fusion_custom_pass=listen):
-        yield
+    undo.set(config, "_post_fusion_custom_pass", listen)
 
 
 def _read(scheduled: list[Any]) -> Iterator[InductorKernel]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from torch_vis.capture.undo import Undo, context
 from torch_vis.graph.graph import Graph
 
 Bounds = tuple[int | None, int | None]
@@ -47,21 +47,19 @@ def marked_sizes(target: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[st
     return _by_argument(marked, target, args, kwargs)
 
 
-@contextmanager
-def marks_kept(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+@context
+def marks_kept(undo: Undo, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Put back what torch notes on the tensors about open sizes; a failed export leaves its own marks there."""
     tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    before = [
-        (tensor, {key: copy.copy(mark) for key, mark in vars(tensor).items() if _is_mark(key)})
-        for tensor in tensors
-    ]
-    try:
-        yield
-    finally:
-        for tensor, marks in before:
-            for key in [key for key in vars(tensor) if _is_mark(key)]:
-                delattr(tensor, key)
-            vars(tensor).update(marks)
+    for tensor in tensors:
+        marks = {key: copy.copy(mark) for key, mark in vars(tensor).items() if _is_mark(key)}
+        undo.add(_restore_marks, tensor, marks)
+
+
+def _restore_marks(tensor: torch.Tensor, marks: dict[str, Any]) -> None:
+    for key in [key for key in vars(tensor) if _is_mark(key)]:
+        delattr(tensor, key)
+    vars(tensor).update(marks)
 
 
 def _is_mark(key: str) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_vis.capture.kept_tensors import RngState
+from torch_vis.capture.recording.collectives import land_read, run_collective, run_wait_tensor
 from torch_vis.capture.recording.op_plan import OpPlan, eager_kernel
 from torch_vis.capture.recording.opaque_nodes import record_fill
 from torch_vis.capture.recording.recorder import (
@@ -17,18 +18,21 @@ from torch_vis.capture.recording.recorder import (
     FORWARD,
     SEED,
     UNNUMBERED,
+    CallForms,
     Recorder,
     current_autograd_node,
     flat_tensors,
     get_ident,
     sequence_number,
 )
-from torch_vis.capture.recording.source_lines import leave_alone
+from torch_vis.capture.recording.source_lines import CodeInfo, leave_alone
 from torch_vis.capture.recording.tensors import Tensor, Unrecordable
 from torch_vis.ops.higher_order import INLINED
 
 getframe = sys._getframe
 grad_enabled = torch.is_grad_enabled
+# how a profiler's range begins in which an optimizer lets go of gradients: no operation does
+ZEROING = "Optimizer.zero_grad#"
 # stands for a tensor in the key by which equal calls are recognised
 SLOT = object()
 # types of arguments that go into that key as they are
@@ -58,7 +62,7 @@ class RecordMode(TorchDispatchMode):
     #
     #   step    works out                                               from
     #   ------  ------------------------------------------------------  ---------------------------------
-    #   where   the user's source line, an autograd.Function around it  the frames on the stack
+    #   where   the user's source line, the function of torch's called  the frames on the stack
     #   what    the call template, the values that are read or written  the arguments
     #   run     the results and the time, exactly as without us         the operator's own kernel
     #   whose   scope, backward node, the values that were made         recorder, autograd, the results
@@ -71,11 +75,16 @@ class RecordMode(TorchDispatchMode):
         if plan is None:
             plan = rec.plan(func)
         if plan.skip or rec.closed:
+            if args and type(args[0]) is str and args[0].startswith(ZEROING):
+                rec.zeroed.append(rec.count)
             return plan.run(*args, **(kwargs or {}))
         if types and plan.is_detach and types[0] in (Tensor, torch.nn.Parameter):
             # torch's own shallow copy, a call only because a mode is there
             with torch._C._DisableTorchDispatch():
-                return plan.run(*args)
+                out = plan.run(*args)
+            rec.shallow_copies += 1
+            rec.overhead += clock() - entered
+            return out
         for tensor_type in types:
             wrapper = rec.wrapper_types.get(tensor_type)
             if wrapper is None:
@@ -84,30 +93,44 @@ class RecordMode(TorchDispatchMode):
                 return NotImplemented
         if rec.open_steps and get_ident() in rec.open_steps:
             rec.end_lost_step(get_ident(), getframe())
-        if plan.takes_storage:
+        if plan.apart:
+            if not plan.takes_storage:
+                return self._run_apart(plan, args, kwargs or {})
             func, args = storage_as_tensor(args)
             plan = rec.plans.get(id(func)) or rec.plan(func)
 
         # ---- where: the first frame of the user's; a thread of the autograd engine has none at all
         library_codes = rec.library_codes
-        site = -1
+        site = caller = -1
         function = None
         seeding = False
         frame: Any = getframe().f_back
         while frame is not None:
             code = frame.f_code
             if id(code) not in library_codes:
-                info = rec.codes.get(id(code)) or rec.new_code(code)
-                if info.compiled:
-                    return self._run_compiled(plan, args, kwargs)
+                info = rec.codes.get(id(code))
+                if info is None:
+                    # and look at it again
+                    rec.new_code(code)
+                    continue
+                if info.left_out:
+                    return self._run_left_out(info, plan, args, kwargs)
                 if info.seeding:
                     seeding = True
+                elif info.caller >= 0:
+                    caller = info.caller
                 elif info.function is not None and function is None:
                     function = info
                 if info.user:
                     known_site = info.sites.get(frame.f_lasti)
                     site = rec.new_site(info, frame.f_lasti) if known_site is None else known_site
                     break
+            elif caller < 0:
+                callers = library_codes[id(code)]
+                if callers is not None:
+                    caller = callers.get(frame.f_lasti, -1)
+                    if caller < 0:
+                        caller = callers[frame.f_lasti] = rec.new_caller(code, frame.f_lasti)
             frame = frame.f_back
 
         # ---- what: the call template, and the values in its slots
@@ -133,7 +156,7 @@ class RecordMode(TorchDispatchMode):
                     key.append(arg)
                 elif arg_type is float:
                     key.append((arg_type, arg or repr(arg)))  # 0.0 and -0.0 are equal, and different calls
-                elif arg_type is list and arg and type(arg[0]) is int:
+                elif arg_type is list and arg and type(arg[0]) is int and not plan.mixes_numbers:
                     key.append((arg_type, len(arg)))
                     key += arg
                 else:
@@ -160,6 +183,8 @@ class RecordMode(TorchDispatchMode):
                 rec.copy_before_write(tensors, writes)
             written = [tensors[slot] for slot in writes]
         rng_before = generator_state(args, kwargs) if plan.random and rec.keep else None
+        if rec.pending and not plan.is_view and land_read(rec, list(flat_tensors((*args, *kwargs.values())))):
+            numbers = [rec.number_of(tensor) for tensor in flat_tensors((*args, *kwargs.values()))]
         if rec.uninitialized and rec.keep and not plan.is_view:
             self._record_fills(call, numbers, args, kwargs)
 
@@ -193,44 +218,54 @@ class RecordMode(TorchDispatchMode):
             scope = rec.current.get(thread, 0)
         # the operation's number; of what it makes, the birth
         birth = next(rec.node_numbers)
+        if rec.dead:
+            rec.note_deaths()
         rec.count = birth + 1
-        if grad_node is None:
-            backward = SEED if seeding else FORWARD
-        else:
-            backward = grad_node._sequence_nr()
-            if backward >= UNNUMBERED:
-                backward = ACCUMULATE
-                rec.grad_writes.note(grad_node, plan.name, args, numbers, birth)
-        if written:
-            self._add_written(writes, written, out, numbers, birth)
-        elif type(out) is Tensor:
-            numbers.append(rec.add(out, birth))
-        elif out is not None:
-            for tensor in flat_tensors((out,)):
-                numbers.append(rec.add(tensor, birth))
-        if plan.uninitialized:
-            rec.uninitialized[numbers[-1]] = birth
-        if rng_before is not None:
-            keep_rng_state(rec, rng_before, birth)
-        if plan.escape:
-            rec.python_escapes.append((plan.name, numbers[0], site, birth))
-            rec.kept.python_values[birth] = out
-        # a row of the log, as recorder.py describes it
-        rec.log += (
-            11 + len(numbers),
-            birth,
-            call,
-            scope,
-            site,
-            sequence,
-            backward,
-            thread,
-            grad_enabled(),
-            started,
-            ended,
-            *numbers,
-        )
-        rec.overhead += clock() - entered - (ended - started)
+        backward = FORWARD
+        # an operation that has a number has a row, with as much of it as an interrupt lets us note
+        try:
+            if grad_node is None:
+                backward = SEED if seeding else FORWARD
+            else:
+                backward = grad_node._sequence_nr()
+                if backward >= UNNUMBERED:
+                    backward = ACCUMULATE
+                    rec.grad_writes.note(grad_node, plan.name, args, numbers, birth)
+            if written:
+                self._add_written(writes, written, out, numbers, birth)
+            elif type(out) is Tensor:
+                numbers.append(rec.add(out, birth))
+            elif out is not None:
+                for tensor in flat_tensors((out,)):
+                    numbers.append(rec.add(tensor, birth))
+            if plan.uninitialized:
+                rec.uninitialized[numbers[-1]] = birth
+            if rng_before is not None:
+                keep_rng_state(rec, rng_before, birth)
+            if plan.escape:
+                rec.python_escapes.append((plan.name, numbers[0], site, birth))
+                rec.kept.python_values[birth] = out
+        finally:
+            # a row of the log, as recorder.py describes it
+            rec.log += (
+                12 + len(numbers),
+                birth,
+                call,
+                scope,
+                site,
+                sequence,
+                backward,
+                thread,
+                grad_enabled(),
+                started,
+                ended,
+                caller,
+                *numbers,
+            )
+        spent = clock() - entered - (ended - started)
+        rec.overhead += spent
+        rec.regular.append(spent - rec.irregular)
+        rec.irregular = 0
         return out
 
     def _add_argument(self, arg: Any, arg_type: type, key: list[Any], numbers: list[int]) -> None:
@@ -243,7 +278,7 @@ class RecordMode(TorchDispatchMode):
             key.append((arg_type, arg))
         elif arg_type is list or arg_type is tuple:
             key.append((arg_type, len(arg)))
-            if arg and type(arg[0]) is int:
+            if arg and {*map(type, arg)} == {int}:
                 key += arg
             else:
                 for part in arg:
@@ -282,10 +317,26 @@ class RecordMode(TorchDispatchMode):
             if not any(tensor is other for other in written):
                 numbers.append(rec.add(tensor, birth))
 
-    def _run_compiled(self, plan: OpPlan, args: Any, kwargs: Any) -> Any:
-        """Run an operation inside code that a compiler generated: its neighbours are invisible, so it is left out."""
-        self.recorder.uncaptured["compiled"] += 1
+    def _run_left_out(self, info: CodeInfo, plan: OpPlan, args: Any, kwargs: Any) -> Any:
+        """Run an operation that is not recorded.
+
+        Inside code that a compiler generated its neighbours are invisible. What DTensor runs on fake tensors, to learn
+        the shape of the whole tensor, is no work of the program.
+        """
+        self.recorder.uncaptured["compiled"] += info.compiled
         return plan.run(*args, **(kwargs or {}))
+
+    def _run_apart(self, plan: OpPlan, args: Any, kwargs: Any) -> Any:
+        """Run an operation that talks to other ranks, waits for them, or is Python inside."""
+        frame = getframe().f_back
+        if self.recorder.is_left_out(frame):
+            return plan.run(*args, **kwargs)
+        if plan.inlined is not None:
+            with self:
+                return plan.inlined(*args, **kwargs)
+        if plan.collective is not None:
+            return run_collective(self.recorder, plan, args, kwargs, frame)
+        return run_wait_tensor(self.recorder, plan, args, kwargs, frame)
 
     def _record_fills(self, call: int, numbers: list[int], args: Any, kwargs: Any) -> None:
         """Record who filled memory that is read though no operation wrote to it: code that cannot be seen."""
@@ -312,11 +363,29 @@ class RecordMode(TorchDispatchMode):
             rec.leave(number, thread)
 
 
+class TaskMode(RecordMode):
+    """As ``RecordMode``, for a recording inside an asyncio task: what other tasks of the thread do is not recorded."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Record one operation if it is of the task."""
+        rec = self.recorder
+        if rec.is_here():
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        plan = rec.plans.get(id(func)) or rec.plan(func)
+        # torch's own shallow copy, which a mode below must not take for an operation
+        if types and plan.is_detach and types[0] in (Tensor, torch.nn.Parameter):
+            with torch._C._DisableTorchDispatch():
+                return plan.run(*args)
+        return plan.run(*args, **(kwargs or {}))
+
+
 # Dynamo must not compile what runs once per operation or call
 for _method in (
     RecordMode.__torch_dispatch__,
-    Recorder._storage_died,
-    Recorder._opaque_died,
+    CallForms.take,
+    CallForms.give,
+    TaskMode.__torch_dispatch__,
+    Recorder.note_deaths,
     Recorder.enter,
     Recorder.leave,
     Recorder.module_number,
@@ -362,7 +431,9 @@ class GeneratorState(NamedTuple):
 
 def generator_state(args: tuple[Any, ...], kwargs: dict[str, Any]) -> GeneratorState | None:
     """The generator that a random operation is about to draw from; None on a device whose generator is not known."""
-    generator = kwargs.get("generator")
+    generator = kwargs.get("generator") or next(
+        (arg for arg in args if isinstance(arg, torch.Generator)), None
+    )
     name = "cpu"
     if generator is None:
         device = kwargs.get("device")

@@ -18,10 +18,10 @@ from torch.overrides import (
     TorchFunctionMode,
     _get_current_function_mode_stack,
     _pop_mode,
-    _push_mode,
     resolve_name,
 )
 
+from torch_vis.capture.modes import FunctionModes, put_on, restack
 from torch_vis.capture.recording.recorder import (
     Recorder,
     current_autograd_node,
@@ -31,6 +31,7 @@ from torch_vis.capture.recording.recorder import (
 )
 from torch_vis.capture.recording.tensors import Tensor
 from torch_vis.capture.recording.user_functions import UserFunctions, api_name, code_of, last_part, name_of
+from torch_vis.capture.undo import Context, Patch, Shared, Undo, in_child
 
 getframe = sys._getframe
 grad_enabled = torch.is_grad_enabled
@@ -106,7 +107,7 @@ class FunctionMode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one call in a scope of its own."""
         rec = self.recorder
-        if is_compiling() or rec.closed:
+        if is_compiling() or rec.closed or not rec.is_here():
             return func(*args, **(kwargs or {}))
         try:
             plan = self.plans.get(func) or self._new_plan(func)
@@ -156,7 +157,7 @@ class FunctionMode(TorchFunctionMode):
             _pop_mode()
         else:
             # the block left a mode of its own behind
-            _restack([mode for mode in stack if mode is not self])
+            restack(FunctionModes, [mode for mode in stack if mode is not self])
 
     def _open(self, plan: FunctionPlan, types: Any, args: Any, kwargs: Any) -> Any:
         """Run a function with the mode on for what it calls, though not for itself again."""
@@ -301,69 +302,60 @@ def _stretch(outer: list[int], inner: list[int]) -> None:
     outer[4] += inner[4]
 
 
-def _restack(modes: list[TorchFunctionMode]) -> None:
-    """Make these the function modes of this thread, outermost first."""
-    for _ in range(torch._C._len_torch_function_stack()):
-        _pop_mode()
-    for mode in modes:
-        _push_mode(mode)
-
-
 # ---------------------------------------------------------------- compiled code
 #
 # Dynamo guards on the function modes that are active: a compiled function called under ours would be compiled once
 # more for us, and one that is first called under ours would be compiled again after us. So the mode is off while
 # Dynamo's hook is on. There is no other way to hear of that than the function through which the hook is set.
 
-_watchers = 0
-_set_hook: Any = None
 # by thread: the frame that turned Dynamo's hook on, and the function modes as they were
 _parked: dict[int, tuple[Any, list[TorchFunctionMode]]] = {}
 
 
-def watch_compiled() -> bool:
-    """Step aside for compiled functions from now on; False if Dynamo is not even loaded."""
-    global _watchers, _set_hook
-    frames: Any = sys.modules.get("torch._dynamo.eval_frame")
-    _watchers += 1
-    if frames is None:
-        return False
-    if _set_hook is None:
-        _set_hook = frames._maybe_set_eval_frame
-        frames._maybe_set_eval_frame = _hook_is_set
-    return True
+def _wrap_set_hook(original: Any) -> Any:
+    """What stands for ``_maybe_set_eval_frame``; a callback of None turns the hook off."""
+
+    def set_hook(callback: Any) -> Any:
+        if _dynamo_hook.wrapper is not set_hook:
+            return original(callback)
+        thread, caller = get_ident(), getframe(1)
+        if callback is not None:
+            stack = _get_current_function_mode_stack()
+            if thread not in _parked and any(isinstance(mode, FunctionMode) for mode in stack):
+                _parked[thread] = (caller, stack)
+                restack(FunctionModes, [mode for mode in stack if not isinstance(mode, FunctionMode)])
+            # from here on Dynamo looks at every frame: nothing of ours may follow
+            return original(callback)
+        before = original(None)
+        # and not a function that asked not to be compiled
+        if thread in _parked and _parked[thread][0] is caller:
+            _, stack = _parked.pop(thread)
+            now = _get_current_function_mode_stack()
+            kept = [mode for mode in stack if isinstance(mode, FunctionMode) or mode in now]
+            restack(FunctionModes, kept + [mode for mode in now if mode not in stack])
+        return before
+
+    return set_hook
 
 
-def unwatch_compiled() -> None:
-    """Undo one ``watch_compiled``."""
-    global _watchers, _set_hook
-    _watchers -= 1
-    if not _watchers and _set_hook is not None:
-        sys.modules["torch._dynamo.eval_frame"]._maybe_set_eval_frame = _set_hook  # type: ignore[attr-defined]
-        _set_hook = None
+_dynamo_hook = Patch(
+    lambda: sys.modules.get("torch._dynamo.eval_frame"), "_maybe_set_eval_frame", _wrap_set_hook
+)
+_watched = Shared(_dynamo_hook)
+in_child(_parked.clear)
 
 
-def _hook_is_set(callback: Any) -> Any:
-    """Stands for ``torch._dynamo.eval_frame._maybe_set_eval_frame``; a callback of None turns the hook off."""
-    thread, caller = get_ident(), getframe(1)
-    if callback is not None:
-        stack = _get_current_function_mode_stack()
-        if thread not in _parked and any(isinstance(mode, FunctionMode) for mode in stack):
-            _parked[thread] = (caller, stack)
-            _restack([mode for mode in stack if not isinstance(mode, FunctionMode)])
-        # from here on Dynamo looks at every frame: nothing of ours may follow
-        return _set_hook(callback)
-    before = _set_hook(None)
-    # and not a function that asked not to be compiled
-    if thread in _parked and _parked[thread][0] is caller:
-        _, stack = _parked.pop(thread)
-        now = _get_current_function_mode_stack()
-        kept = [mode for mode in stack if isinstance(mode, FunctionMode) or mode in now]
-        _restack(kept + [mode for mode in now if mode not in stack])
-    return before
+def _unpark(mode: FunctionMode, thread: int) -> None:
+    """Forget a mode that stepped aside for compiled code which an interrupt has ended."""
+    caller, stack = _parked.get(thread, (None, []))
+    others = [other for other in stack if other is not mode]
+    if any(isinstance(other, FunctionMode) for other in others):
+        _parked[thread] = caller, others
+    else:
+        _parked.pop(thread, None)
 
 
-class FunctionScopes:
+class FunctionScopes(Context[None]):
     """Scopes for calls of public torch functions and, recognised by their frames, for functions of the user's."""
 
     def __init__(self, recorder: Recorder, functions: Iterable[Callable[..., Any]] = ()) -> None:
@@ -373,23 +365,16 @@ class FunctionScopes:
         recorder.function_mode = FunctionMode(recorder, operations)
         recorder.user_functions = UserFunctions(recorder, functions) if functions else None
 
-    def __enter__(self) -> FunctionScopes:
-        self._watching = watch_compiled()
-        try:
-            self.recorder.function_mode.__enter__()
-        except BaseException:
-            unwatch_compiled()
-            raise
-        return self
+    def _begin(self, undo: Undo) -> None:
+        undo.add(self._end_functions, "torch._dynamo.eval_frame" in sys.modules)
+        _watched.take(undo, self)
+        undo.add(_unpark, self.recorder.function_mode, get_ident())
+        put_on(undo, self.recorder.function_mode)
 
-    def __exit__(self, *exception: object) -> None:
+    def _end_functions(self, watched: bool) -> None:
         rec = self.recorder
-        try:
-            rec.function_mode.__exit__(None, None, None)
-        finally:
-            unwatch_compiled()
-            if rec.user_functions is not None:
-                rec.user_functions.end()
-        if not self._watching and "torch._dynamo.eval_frame" in sys.modules:
+        if rec.user_functions is not None:
+            rec.user_functions.end()
+        if not watched and "torch._dynamo.eval_frame" in sys.modules:
             frames = sys.modules["torch._dynamo.utils"].counters["frames"]
             rec.uncaptured["compiled under names"] = frames["total"]

@@ -17,34 +17,12 @@ from torch_vis.capture.recording.dispatch_mode import RecordMode
 from torch_vis.capture.recording.opaque_nodes import OpaqueCall
 from torch_vis.capture.recording.recorder import Recorder, flat_tensors
 from torch_vis.capture.recording.source_lines import leave_alone
+from torch_vis.capture.undo import Hooks, Patch
 
 COMPILED = "torch_vis::compiled"
-_original: Any = None
 _compile_ns = 0
 # when the compilations began that are under way
 _started: list[int] = []
-
-
-def install() -> None:
-    """Wrap the boundary now if Inductor is loaded, and otherwise as soon as something has been compiled."""
-    _wrap()
-    callbacks = sys.modules.get("torch._dynamo.callback")
-    if callbacks is not None:
-        callbacks.callback_handler.register_start_callback(_compilation_begins)
-        callbacks.callback_handler.register_end_callback(_compilation_ends)
-
-
-def uninstall() -> None:
-    """Undo ``install``."""
-    global _original
-    callbacks = sys.modules.get("torch._dynamo.callback")
-    if callbacks is not None and _compilation_ends in callbacks.callback_handler.end_callbacks:
-        callbacks.callback_handler.remove_start_callback(_compilation_begins)
-        callbacks.callback_handler.remove_end_callback(_compilation_ends)
-    _started.clear()
-    if _original is not None:
-        sys.modules["torch._inductor.output_code"].CompiledFxGraph.__call__ = _original
-        _original = None
 
 
 def compile_ns() -> int:
@@ -55,7 +33,8 @@ def compile_ns() -> int:
 # both are called under Dynamo's lock, which it would wait for itself
 @leave_alone
 def _compilation_begins(*_: Any) -> None:
-    _started.append(time.perf_counter_ns())
+    # one that an interrupt ended has no end
+    _started[:] = [time.perf_counter_ns()]
 
 
 @leave_alone
@@ -63,35 +42,52 @@ def _compilation_ends(*_: Any) -> None:
     global _compile_ns
     if _started:
         _compile_ns += time.perf_counter_ns() - _started.pop()
-    _wrap()
+    # compiling has loaded Inductor
+    _boundary.install()
 
 
-@leave_alone
-def _wrap() -> None:
-    global _original
-    module = sys.modules.get("torch._inductor.output_code")
-    if module is not None and _original is None:
-        _original = module.CompiledFxGraph.__call__
-        module.CompiledFxGraph.__call__ = _call
+def _wrap_call(original: Any) -> Any:
+    """What stands for ``CompiledFxGraph.__call__`` while a recorder is active."""
 
+    def call(self: Any, inputs: Any) -> Any:
+        recorders = _recorders() if _boundary.wrapper is call else []
+        if not recorders:
+            return original(self, inputs)
+        tensors = [item for item in inputs if isinstance(item, torch.Tensor)]
+        mutated = set(self.mutated_input_idxs)
+        written = [t for at, t in enumerate(inputs) if at in mutated and isinstance(t, torch.Tensor)]
+        slots = tuple(next(i for i, other in enumerate(tensors) if other is t) for t in written)
+        calls = [OpaqueCall(recorder, tensors, slots) for recorder in recorders]
+        result = original(self, inputs)
+        for opaque in calls:
+            site = opaque.rec.site_of(sys._getframe().f_back)
+            opaque.finish(COMPILED, list(flat_tensors((result,))), site)
+        return result
 
-def _call(self: Any, inputs: Any) -> Any:
-    """Stands for ``CompiledFxGraph.__call__`` while a recorder is active."""
-    recorders = _recorders()
-    if not recorders:
-        return _original(self, inputs)
-    tensors = [item for item in inputs if isinstance(item, torch.Tensor)]
-    mutated = set(self.mutated_input_idxs)
-    written = [t for position, t in enumerate(inputs) if position in mutated and isinstance(t, torch.Tensor)]
-    slots = tuple(next(i for i, other in enumerate(tensors) if other is t) for t in written)
-    calls = [OpaqueCall(recorder, tensors, slots) for recorder in recorders]
-    result = _original(self, inputs)
-    for call in calls:
-        site = call.rec.site_of(sys._getframe().f_back)
-        call.finish(COMPILED, list(flat_tensors((result,))), site)
-    return result
+    return call
 
 
 def _recorders() -> list[Recorder]:
     modes = [_get_dispatch_stack_at(index) for index in range(_len_torch_dispatch_stack())]
-    return [mode.recorder for mode in modes if isinstance(mode, RecordMode)]
+    return [mode.recorder for mode in modes if isinstance(mode, RecordMode) and mode.recorder.is_here()]
+
+
+def _output_code() -> Any:
+    module = sys.modules.get("torch._inductor.output_code")
+    return None if module is None else module.CompiledFxGraph
+
+
+def _callbacks() -> Any:
+    module = sys.modules.get("torch._dynamo.callback")
+    if module is None:
+        return []
+    handler = module.callback_handler
+    return [
+        (handler.start_callbacks, _compilation_begins, handler.register_start_callback),
+        (handler.end_callbacks, _compilation_ends, handler.register_end_callback),
+    ]
+
+
+_boundary = Patch(_output_code, "__call__", _wrap_call)
+# the boundary is wrapped now if Inductor is loaded, and otherwise as soon as something has been compiled
+PARTS = (Hooks(_callbacks), _boundary)

@@ -16,46 +16,43 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import suppress
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch.compiler import is_compiling
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.optim import optimizer as optimizers
 
-from torch_vis.capture.recording import inductor_calls
+from torch_vis.capture.modes import put_on
+from torch_vis.capture.recording import inductor_calls, rank_calls
 from torch_vis.capture.recording.dispatch_mode import RecordMode
 from torch_vis.capture.recording.recorder import Recorder, clock, get_ident
-from torch_vis.capture.recording.source_lines import kind_of, leave_alone
+from torch_vis.capture.recording.source_lines import CodeTable, kind_of, leave_alone
 from torch_vis.capture.recording.user_functions import UserFunctions
+from torch_vis.capture.settings import optimizer_settings
+from torch_vis.capture.undo import Context, Hooks, Patch, Setting, Shared, Undo, context, in_child, take_out
 
 # kinds of scopes in which a call of a module is an outermost one
 OUTERMOST = ("run", "optimizer")
 # objects that the collector has to visit for each tensor: the tensor, its storage, a weak reference to each
 OBJECTS_PER_TENSOR = 4
+# calls that may be on the stack while an operation is recorded or its shapes are worked out
+FRAMES = 100
 # f_locals is a dictionary that the frame keeps, and not a view of it
 LOCALS_ARE_COPIES = sys.version_info < (3, 13)
 ESCAPES = ("numpy", "tolist", "__array__", "__dlpack__")
-MISSING = object()
 
-_lock = threading.Lock()
 # the recorders that are active, by thread, outermost first
 _active: dict[int, list[Recorder]] = {}
 # recorders of threads that may start others, and the modules whose calls there they record too
 _adopting: list[tuple[Recorder, frozenset[int]]] = []
-_module_call = torch.nn.Module.__call__
-_hooks: list[Any] = []
-# the collector's thresholds before a recording and during it
-_thresholds = (gc.get_threshold(), gc.get_threshold())
-# the methods of ``ESCAPES`` as torch has them, by name
-_unwrapped: dict[str, Any] = {}
-# whether code is that of a module's method, by its id; with the code, so that its id stays its own
-_methods: dict[int, tuple[CodeType, bool]] = {}
+# whether code is that of a module's method
+_methods: CodeTable[bool] = CodeTable()
 
 
-class ModuleCalls:
+class ModuleCalls(Context["ModuleCalls"]):
     """Follows module calls, optimizer steps and escapes for one recorder on the thread that enters it."""
 
     def __init__(self, recorder: Recorder, modules: frozenset[int] | None = None) -> None:
@@ -63,120 +60,114 @@ class ModuleCalls:
         # calls of these on other threads are recorded too; None: this thread only
         self.modules = modules
 
-    def __enter__(self) -> ModuleCalls:
-        with _lock:
-            if not _active:
-                _install()
-            self.thread = get_ident()
-            _active[self.thread] = [*_active.get(self.thread, []), self.recorder]
-            if self.modules is not None:
-                _adopting.append((self.recorder, self.modules))
+    def _begin(self, undo: Undo) -> ModuleCalls:
+        thread = get_ident()
+        undo.add(self._forget, thread)
+        _active[thread] = [*_active.get(thread, []), self.recorder]
+        if self.modules is not None:
+            _adopting.append((self.recorder, self.modules))
+        _followed.take(undo, self)
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        with _lock:
-            others = [recorder for recorder in _active[self.thread] if recorder is not self.recorder]
-            if others:
-                _active[self.thread] = others
-            else:
-                del _active[self.thread]
-            if self.modules is not None:
-                _adopting[:] = [entry for entry in _adopting if entry[0] is not self.recorder]
-            if not _active:
-                _uninstall()
+    def _forget(self, thread: int) -> None:
+        others = [recorder for recorder in _active.get(thread, ()) if recorder is not self.recorder]
+        if others:
+            _active[thread] = others
+        else:
+            _active.pop(thread, None)
+        if self.modules is not None:
+            _adopting[:] = [entry for entry in _adopting if entry[0] is not self.recorder]
 
 
-def _install() -> None:
-    global _module_call
-    _module_call = torch.nn.Module.__call__
-    torch.nn.Module.__call__ = _call  # type: ignore[method-assign]
-    _hooks.append(register_optimizer_step_pre_hook(_step_begins))
-    _hooks.append(register_optimizer_step_post_hook(_step_ends))
-    _wrap_escapes()
-    inductor_calls.install()
-    _slow_collector()
+@in_child
+def _end_all() -> None:
+    """In a forked child: what was recorded until then is all there is."""
+    for recorders in _active.values():
+        for recorder in recorders:
+            recorder.closed = True
+    _active.clear()
+    _adopting.clear()
 
 
-def _uninstall() -> None:
-    if torch.nn.Module.__call__ is _call:
-        torch.nn.Module.__call__ = _module_call  # type: ignore[method-assign]
-    while _hooks:
-        _hooks.pop().remove()
-    _unwrap_escapes()
-    inductor_calls.uninstall()
-    _restore_collector()
-
-
-@contextmanager
-def aside_while_compiling() -> Iterator[None]:
+@context
+def aside_while_compiling(undo: Undo) -> None:
     """Let Dynamo see ``Module.__call__`` as it is: it knows that one, and takes the way through ours step by step."""
     from torch._dynamo.callback import callback_handler
 
     # both are called under Dynamo's lock, which it would wait for itself
     @leave_alone
     def begins(_: Any) -> None:
-        if torch.nn.Module.__call__ is _call:
-            torch.nn.Module.__call__ = _module_call  # type: ignore[method-assign]
+        _module_call.remove()
 
     @leave_alone
     def ends(_: Any) -> None:
-        if _active and torch.nn.Module.__call__ is _module_call:
-            torch.nn.Module.__call__ = _call  # type: ignore[method-assign]
+        if _followed.users:
+            _module_call.install()
 
-    callback_handler.register_start_callback(begins)
-    callback_handler.register_end_callback(ends)
-    try:
-        yield
-    finally:
-        # a reset of Dynamo inside has dropped them
-        with suppress(ValueError):
-            callback_handler.remove_start_callback(begins)
-            callback_handler.remove_end_callback(ends)
-        ends(None)
-
-
-def _slow_collector() -> None:
-    """Let the garbage collector run about as often as without us, who make some objects for each tensor."""
-    global _thresholds
-    before = gc.get_threshold()
-    after = (before[0] * OBJECTS_PER_TENSOR, *before[1:])
-    gc.set_threshold(*after)
-    _thresholds = (before, after)
-
-
-def _restore_collector() -> None:
-    # where they are others, the program has set its own meanwhile
-    if gc.get_threshold() == _thresholds[1]:
-        gc.set_threshold(*_thresholds[0])
+    for table, function in (
+        (callback_handler.start_callbacks, begins),
+        (callback_handler.end_callbacks, ends),
+    ):
+        undo.add(take_out, table, function)
+        table.append(function)
+    undo.add(ends, None)
 
 
 # ---------------------------------------------------------------- calls of modules
 
 
-def _call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Stands for ``Module.__call__`` while a recorder is active."""
-    if is_compiling():
-        return _module_call(self, *args, **kwargs)
-    thread = get_ident()
-    recorders = _active.get(thread)
-    if recorders is None:
-        return _call_on_other_thread(self, args, kwargs)
-    if len(recorders) > 1:
-        return _call_nested(self, args, kwargs, recorders, thread)
-    recorder = recorders[0]
-    _follow_functions(recorder, self, thread)
-    module = recorder.module_numbers.get(id(self))
-    scope = recorder.enter(_number(recorder, self) if module is None else module, thread)
-    try:
-        observer = recorder.call_observer
-        if observer is None:
-            return _module_call(self, *args, **kwargs)
-        observer.take(scope, args, kwargs)
-        result = _module_call(self, *args, **kwargs)
-        observer.give(scope, result)
-        return result
-    finally:
-        recorder.leave(scope, thread)
+def _wrap_call(original: Any) -> Any:
+    """What stands for ``Module.__call__`` while a recorder is active."""
+
+    def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            # by its global name, and without other wrappers of ours: code that is compiled now must not depend on what
+            # is gone when it runs again
+            return _module_call.plain(self, *args, **kwargs)
+        if _module_call.wrapper is not call:
+            return original(self, *args, **kwargs)
+        thread = get_ident()
+        recorders = _active.get(thread)
+        if recorders is None:
+            return _call_on_other_thread(original, self, args, kwargs)
+        if len(recorders) > 1 or recorders[0].task is not None:
+            return _call_nested(original, self, args, kwargs, thread)
+        recorder = recorders[0]
+        _follow_functions(recorder, self, thread)
+        module = recorder.module_numbers.get(id(self))
+        scope = recorder.enter(_number(recorder, self) if module is None else module, thread)
+        try:
+            observer = recorder.call_observer
+            if observer is None:
+                return _inside(original, self)(*args, **kwargs)
+            observer.take(scope, args, kwargs)
+            result = _inside(original, self)(*args, **kwargs)
+            observer.give(scope, result)
+            return result
+        finally:
+            recorder.leave(scope, thread)
+
+    return call
+
+
+_module_call = Patch(lambda: torch.nn.Module, "__call__", _wrap_call)
+
+
+def active_recorders(thread: int) -> list[Recorder]:
+    """The recorders that follow what runs on this thread now, in the task that runs."""
+    return [recorder for recorder in _active.get(thread, ()) if recorder.is_here()]
+
+
+@leave_alone
+def _inside(original: Any, module: torch.nn.Module) -> Any:
+    """What torch's ``Module.__call__`` would call, so that our frame on the stack stands for its own.
+
+    Modules then nest as deep as without us, by Python's limit of recursion.
+    """
+    if original is not torch.nn.Module._wrapped_call_impl:
+        return partial(original, module)
+    compiled = module._compiled_call_impl
+    return module._call_impl if compiled is None else compiled
 
 
 @leave_alone
@@ -193,10 +184,9 @@ def _follow_functions(recorder: Recorder, module: torch.nn.Module, thread: int) 
             recorder.user_functions.follow(thread)
 
 
-def _call_nested(
-    module: torch.nn.Module, args: Any, kwargs: Any, recorders: list[Recorder], thread: int
-) -> Any:
-    """A call that several recorders follow: a trace inside a trace."""
+def _call_nested(original: Any, module: torch.nn.Module, args: Any, kwargs: Any, thread: int) -> Any:
+    """A call that several recorders follow, or none: a trace inside a trace, or tasks that take turns."""
+    recorders = active_recorders(thread)
     for recorder in recorders:
         _follow_functions(recorder, module, thread)
     entered = [(recorder, recorder.enter(_number(recorder, module), thread)) for recorder in recorders]
@@ -204,7 +194,7 @@ def _call_nested(
     try:
         for observer, scope in observers:
             observer.take(scope, args, kwargs)
-        result = _module_call(module, *args, **kwargs)
+        result = original(module, *args, **kwargs)
         for observer, scope in observers:
             observer.give(scope, result)
         return result
@@ -213,19 +203,58 @@ def _call_nested(
             recorder.leave(scope, thread)
 
 
-def _call_on_other_thread(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+def _call_on_other_thread(original: Any, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
     """A call on a thread without a recorder: recorded too if the run started the thread and traces the module."""
-    for recorder, modules in _adopting:
+    started = [(recorder, modules) for recorder, modules in _adopting if _has_started(recorder, get_ident())]
+    for recorder, modules in started:
         ours = id(module) in modules or id(module) in recorder.module_numbers
-        if ours and get_ident() not in recorder.threads_at_start and not recorder.closed:
+        if ours and not recorder.closed:
             recorder.many_threads = True
-            mode = RecordMode(recorder) if recorder.operations else nullcontext()
-            with ModuleCalls(recorder), mode, recorder.function_mode or nullcontext():
-                return _call(module, *args, **kwargs)
-    for recorder, _ in _adopting:
-        if get_ident() not in recorder.threads_at_start:
-            recorder.uncaptured["threads"] += 1
-    return _module_call(module, *args, **kwargs)
+            with _adopted(recorder):
+                return torch.nn.Module.__call__(module, *args, **kwargs)
+    for recorder, _ in started:
+        recorder.uncaptured["threads"] += 1
+    return original(module, *args, **kwargs)
+
+
+@context
+def _adopted(undo: Undo, recorder: Recorder) -> None:
+    """Record on another thread than the one that began to."""
+    undo.enter(ModuleCalls(recorder))
+    if recorder.operations:
+        put_on(undo, RecordMode(recorder))
+    if recorder.function_mode is not None:
+        put_on(undo, recorder.function_mode)
+
+
+# ---------------------------------------------------------------- threads
+
+
+def _has_started(recorder: Recorder, thread: int) -> bool:
+    """Whether a thread is one of the recorded run's; of threads that no Python started, whether it is new."""
+    known = next((other for other in threading.enumerate() if other.ident == thread), None)
+    if known is None or isinstance(known, threading._DummyThread):
+        return thread not in recorder.threads_at_start
+    # not by its number, which may have been another's
+    return any(other is known for other in recorder.threads)
+
+
+def _wrap_start(original: Any) -> Any:
+    """What stands for ``Thread.start``: a thread belongs to a run if one of the run's threads starts it."""
+
+    @leave_alone
+    def start(self: threading.Thread) -> None:
+        if _thread_start.wrapper is start:
+            thread = get_ident()
+            for recorder, _ in _adopting:
+                if recorder in active_recorders(thread) or _has_started(recorder, thread):
+                    recorder.threads.append(self)
+        original(self)
+
+    return start
+
+
+_thread_start = Patch(lambda: threading.Thread, "start", _wrap_start)
 
 
 @leave_alone
@@ -254,25 +283,31 @@ def _step_begins(optimizer: Any, *_: Any) -> None:
     if is_compiling():
         return
     thread = get_ident()
-    for recorder in _active.get(thread, ()):
+    for recorder in active_recorders(thread):
         # a method that has returned is not around the step
         if recorder.user_functions is not None:
             recorder.user_functions.follow(thread)
         if recorder.operations:
             recorder.grad_writes.note_step(recorder, optimizer)
         name = type(optimizer).__name__
-        scope = recorder.enter(recorder.module_number(optimizer, name, name, "optimizer"), thread)
-        recorder.open_steps[thread] = (scope, sys._getframe().f_back)
+        number = recorder.module_number(optimizer, name, name, "optimizer")
+        if number not in recorder.steps:
+            recorder.steps[number] = optimizer_settings(optimizer)
+        scope = recorder.enter(number, thread)
+        # a step may make another optimizer's
+        recorder.open_steps.setdefault(thread, []).append((scope, sys._getframe().f_back))
 
 
 def _step_ends(optimizer: Any, *_: Any) -> None:
     if is_compiling():
         return
     thread = get_ident()
-    for recorder in _active.get(thread, ()):
-        step = recorder.open_steps.pop(thread, None)
-        if step is not None:
-            recorder.leave(step[0], thread)
+    for recorder in active_recorders(thread):
+        steps = recorder.open_steps.get(thread)
+        if steps:
+            recorder.leave(steps.pop()[0], thread)
+        if not steps:
+            recorder.open_steps.pop(thread, None)
 
 
 # ---------------------------------------------------------------- methods of modules
@@ -291,7 +326,7 @@ def running_codes() -> frozenset[int]:
 def _find_methods(recorder: Recorder, module: torch.nn.Module, thread: int) -> None:
     """Before an outermost call of a module: note the modules of whose methods the call is a part."""
     start = clock()
-    step = recorder.open_steps.get(thread)
+    step = recorder.open_steps[thread][-1] if thread in recorder.open_steps else None
     owners: dict[int, tuple[torch.nn.Module, FrameType | None]] = {}
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and (step is None or frame is not step[1]):
@@ -323,11 +358,10 @@ def _owner(frame: FrameType) -> torch.nn.Module | None:
 
 def _is_method(code: CodeType) -> bool:
     """Whether code of the user's is that of a method of a module."""
-    known = _methods.get(id(code))
+    known = _methods.get(code)
     if known is None:
-        is_method = bool(code.co_argcount) and kind_of(code).user and _is_of_module(code)
-        known = _methods[id(code)] = (code, is_method)
-    return known[1]
+        known = _methods.set(code, bool(code.co_argcount) and kind_of(code).user and _is_of_module(code))
+    return known
 
 
 def _is_of_module(code: CodeType) -> bool:
@@ -347,27 +381,12 @@ def _is_of_module(code: CodeType) -> bool:
 # ---------------------------------------------------------------- values that leave for Python
 
 
-def _wrap_escapes() -> None:
-    for name in ESCAPES:
-        _unwrapped[name] = torch.Tensor.__dict__.get(name, MISSING)
-        setattr(torch.Tensor, name, _wrapper(name, getattr(torch.Tensor, name)))
-
-
-def _unwrap_escapes() -> None:
-    while _unwrapped:
-        name, original = _unwrapped.popitem()
-        if original is MISSING:
-            delattr(torch.Tensor, name)
-        else:
-            setattr(torch.Tensor, name, original)
-
-
-def _wrapper(name: str, original: Any) -> Any:
+def _wrap_escape(name: str, original: Any) -> Any:
     # compiled code calls it for arrays; compiled itself, it would call itself for ever
     @leave_alone
     def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if not is_compiling():
-            for recorder in _active.get(get_ident(), ()):
+        if _escapes[name].wrapper is method and not is_compiling():
+            for recorder in active_recorders(get_ident()):
                 _note_escape(recorder, name, self)
         return original(self, *args, **kwargs)
 
@@ -377,7 +396,61 @@ def _wrapper(name: str, original: Any) -> Any:
     return method
 
 
+_escapes = {name: Patch(lambda: torch.Tensor, name, partial(_wrap_escape, name)) for name in ESCAPES}
+
+
 def _note_escape(recorder: Recorder, name: str, tensor: torch.Tensor) -> None:
     entry = recorder.seen.get(id(tensor))
     value = entry.number if entry is not None and entry() is tensor else -1
-    recorder.python_escapes.append((name, value, recorder.site_of(sys._getframe(2)), -1))
+    site = recorder.site_of(sys._getframe(2))
+    recorder.python_escapes.append((name, value, site, -1))
+    if recorder.keep:
+        try:
+            address = tensor.untyped_storage()._cdata
+        except (RuntimeError, NotImplementedError):
+            address = 0
+        block = recorder.storages.get(address)
+        storage = -1 if block is None else block.number
+        recorder.array_escapes.append((name, value, storage, address, site))
+
+
+# ---------------------------------------------------------------- all that is there while a recorder is active
+
+
+def _set_recursion_limit(limit: int) -> None:
+    # refused on a stack that is deeper than that already
+    with suppress(RecursionError):
+        sys.setrecursionlimit(limit)
+
+
+def _step_hooks() -> Any:
+    return [
+        (
+            optimizers._global_optimizer_pre_hooks,
+            _step_begins,
+            optimizers.register_optimizer_step_pre_hook,
+        ),
+        (
+            optimizers._global_optimizer_post_hooks,
+            _step_ends,
+            optimizers.register_optimizer_step_post_hook,
+        ),
+    ]
+
+
+_followed = Shared(
+    _module_call,
+    _thread_start,
+    Hooks(_step_hooks),
+    *_escapes.values(),
+    *inductor_calls.PARTS,
+    *rank_calls.PARTS,
+    # the garbage collector runs about as often as without us, who make some objects for each tensor
+    Setting(
+        gc.get_threshold,
+        lambda thresholds: gc.set_threshold(*thresholds),
+        lambda thresholds: (thresholds[0] * OBJECTS_PER_TENSOR, *thresholds[1:]),
+    ),
+    # what runs inside an operation has calls of its own: the program has all that it has without us
+    Setting(sys.getrecursionlimit, _set_recursion_limit, lambda limit: limit + FRAMES),
+)

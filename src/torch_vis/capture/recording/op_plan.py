@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from torch_vis.ops.collectives import Collective, collective, is_wait
+
 # Operators that look only at the geometry of the tensor at these argument positions.
 SHAPE_ONLY: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(
@@ -23,9 +25,34 @@ SHAPE_ONLY: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(["_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward"], (1,)),
     **dict.fromkeys(["max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward"], (1,)),
     **dict.fromkeys(["adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward"], (1,)),
+    **dict.fromkeys(["fractional_max_pool2d_backward", "fractional_max_pool3d_backward"], (1,)),
+    **dict.fromkeys([f"reflection_pad{n}d_backward" for n in (1, 2, 3)], (1,)),
+    **dict.fromkeys([f"replication_pad{n}d_backward" for n in (1, 2, 3)], (1,)),
+    **dict.fromkeys(["nll_loss_backward", "nll_loss2d_backward"], (1,)),
+    **dict.fromkeys(["cudnn_batch_norm_backward", "miopen_batch_norm_backward"], (3, 4)),
     **dict.fromkeys(["is_same_size", "_is_same_size"], (0, 1)),
 }
 SHAPE_ONLY_OVERLOADS: dict[str, tuple[int, ...]] = {"aten::bernoulli.p": (0,), "aten::to.other": (1,)}
+
+# The same for arguments that a call does not read because of another: a gradient that is not asked for, a mode. The
+# number is how many arguments a call must have to tell.
+MEAN, MAX = 1, 2
+UNREAD: dict[str, tuple[int, Callable[[Any], tuple[int, ...]]]] = {
+    # a kernel that is asked for the bias's gradient gives the weight's along with it
+    "convolution_backward": (11, lambda args: _unless(args[10][0], 2) + _unless(any(args[10][1:]), 1)),
+    "native_batch_norm_backward": (
+        10,
+        lambda args: ((3, 4) if args[7] else (5, 6)) + _unless(args[9][0], 2),
+    ),
+    "native_layer_norm_backward": (8, lambda args: (6, *_unless(args[7][0], 5))),
+    "native_group_norm_backward": (10, lambda args: _unless(args[9][0], 4)),
+    "_embedding_bag_backward": (9, lambda args: _unless(args[8] == MEAN, 4) + _unless(args[8] == MAX, 5)),
+}
+
+
+def _unless(is_read: bool, *positions: int) -> tuple[int, ...]:
+    return () if is_read else positions
+
 
 # In-place operators that overwrite their first argument without reading it.
 OVERWRITES = frozenset(
@@ -78,17 +105,32 @@ def _scan(combine: Any, init: Any, xs: Any, additional_inputs: Any = ()) -> Any:
 KERNELS: dict[str, Callable[..., Any]] = {"cond": _cond, "scan": _scan}
 
 
+def _all_gather_copy_in() -> Callable[..., Any]:
+    from torch.distributed.fsdp._fully_shard import _fsdp_collectives
+
+    copy_in: Callable[..., Any] = _fsdp_collectives.all_gather_copy_in_cuda
+    return copy_in
+
+
+# Operators that are Python inside and write what their schema does not declare: what they call is recorded instead.
+INLINED: dict[str, Callable[[], Callable[..., Any]]] = {"fsdp::all_gather_copy_in": _all_gather_copy_in}
+
+
 class OpPlan:
     """What the recorder needs to know of one operator, worked out at its first call."""
 
     __slots__ = (
+        "apart",
         "calls",
+        "collective",
         "conj_or_neg",
         "escape",
         "func",
+        "inlined",
         "is_detach",
         "is_hop",
         "is_view",
+        "mixes_numbers",
         "name",
         "overwrites",
         "random",
@@ -98,6 +140,7 @@ class OpPlan:
         "takes_storage",
         "undeclared",
         "uninitialized",
+        "unread_by",
         "writes",
     )
 
@@ -107,10 +150,19 @@ class OpPlan:
         self.run = getattr(func, "_op", func)
         self.undeclared: tuple[tuple[int, ...], int | None] | None = None
         self.shape_only: tuple[int, ...] = ()
+        self.unread_by: tuple[int, Callable[[Any], tuple[int, ...]]] | None = None
         self.writes: tuple[int | str, ...] = ()
         self.overwrites: frozenset[int | str] = frozenset()
         self.random = self.escape = self.skip = self.is_view = self.takes_storage = False
         self.uninitialized = self.conj_or_neg = False
+        # whether it takes a list of numbers of any kind: 1, 1.0 and True are equal, and other calls
+        self.mixes_numbers = False
+        # what it does with other ranks, if it talks to them or waits for them
+        self.collective: Collective | None = None
+        # torch's own Python for it, where its schema does not say what it writes
+        self.inlined: Callable[..., Any] | None = None
+        # whether it is recorded in another way than most
+        self.apart = False
         self.is_detach = func is torch.ops.aten.detach.default
         self.is_hop = isinstance(func, torch._ops.HigherOrderOperator)
         if isinstance(func, torch._ops.OpOverload):
@@ -127,6 +179,7 @@ class OpPlan:
         writes: list[int | str] = []
         overwrites: list[int | str] = []
         for position, argument in enumerate(schema.arguments):
+            self.mixes_numbers |= str(argument.type) == "List[number]"
             if argument.alias_info is None:
                 continue
             if not argument.alias_info.is_write:
@@ -142,17 +195,29 @@ class OpPlan:
         self.skip = schema.name.startswith(SKIPPED)
         if aten:
             self.undeclared = UNDECLARED.get(short)
+            self.unread_by = UNREAD.get(short)
             self.shape_only = SHAPE_ONLY_OVERLOADS.get(self.name, SHAPE_ONLY.get(short, ()))
             self.escape = short in ESCAPES
             self.uninitialized = short in UNINITIALIZED
             self.conj_or_neg = short in CONJ_OR_NEG
-            self.takes_storage = self.name.startswith("aten::set_.source_Storage")
+            self.takes_storage = self.apart = self.name.startswith("aten::set_.source_Storage")
+        elif schema.name in INLINED:
+            self.inlined, self.apart = INLINED[schema.name](), True
+        else:
+            self.collective = collective(self.name)
+            self.apart = self.collective is not None or is_wait(self.name)
 
     def fresh(self) -> OpPlan:
         """The same plan with no calls numbered yet."""
         plan = copy.copy(self)
         plan.calls = {}
         return plan
+
+    def unread(self, args: tuple[Any, ...]) -> tuple[int, ...]:
+        """The positions of the arguments that a call with these arguments takes only the shape of."""
+        if self.unread_by is None or len(args) < self.unread_by[0]:
+            return self.shape_only
+        return self.shape_only + self.unread_by[1](args)
 
     def written(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int | str, ...]:
         """The arguments that a call with these arguments writes, by position or name."""

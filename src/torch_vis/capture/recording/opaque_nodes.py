@@ -103,4 +103,4 @@ def _write(
     thread = get_ident()
     rec.opaque_nodes.append(node)
     scope = rec.current.get(thread, 0)
-    rec.write(node, call, scope, site, sequence_number(), backward, thread, False, *times, *values)
+    rec.write(node, call, scope, site, sequence_number(), backward, thread, False, *times, -1, *values)

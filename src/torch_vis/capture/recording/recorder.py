@@ -5,27 +5,35 @@ for a few interned tables, nothing the garbage collector has to visit. ``assembl
 
 The log is one list of integers, a row per operation: the row's length, the operation's number, its call template,
 scope, source line, autograd sequence number, backward node (or ``FORWARD``, ``ACCUMULATE``, ``SEED``), thread, whether
-gradients were recorded, when it began and ended, then the values that it read, wrote and returned.
+gradients were recorded, when it began and ended, the caller, then the values that it read, wrote and returned.
+
+A caller says which function of torch's an operation belongs to: a public function written in Python, or an instruction
+in torch's own modules that calls one; -1 where the user's own line does.
 """
 
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import time
 import weakref
+from array import array
+from collections import Counter
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from types import CodeType
 from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from torch_vis.capture.containers import inner_tensors, named_tensors
+from torch_vis.capture.containers import completed, form_leaves, form_of, inner_tensors, named_tensors
 from torch_vis.capture.recording.op_plan import OpPlan
-from torch_vis.capture.recording.source_lines import CodeInfo
-from torch_vis.capture.recording.tensors import Tensor, Tensors
+from torch_vis.capture.recording.source_lines import CodeInfo, kind_of
+from torch_vis.capture.recording.tensors import Tensor, Tensors, irregular
+from torch_vis.capture.undo import Undo
 from torch_vis.graph.call import Call, Slot, Special, short_name
-from torch_vis.graph.schema import Site
+from torch_vis.graph.schema import RankGroup, Site
 
 current_autograd_node = torch._C._current_autograd_node
 sequence_number = torch._C._autograd._get_sequence_nr
@@ -42,6 +50,8 @@ UNNUMBERED = 1 << 62
 LITERALS = (int, float, complex, str, bool, type(None))
 # How a leaf without a gradient gets its first: the tensor that was handed over, or a copy in the leaf's own layout.
 FIRST_GRADIENT = frozenset({"detach", "clone", "new_empty_strided", "_sparse_coo_tensor_unsafe"})
+# the recordings that the running context is a part of
+_tasks: ContextVar[frozenset[object]] = ContextVar("torch_vis recordings", default=frozenset())
 # plans by id of the operator, read once per process; a recorder takes copies, to number its own calls
 _plans: dict[int, OpPlan] = {}
 
@@ -54,6 +64,46 @@ class CallObserver(Protocol):
 
     def give(self, scope: int, result: Any) -> None:
         """A call has returned."""
+
+
+class CallForms:
+    """Notes what each call of a module was given and what it returned, as forms of value numbers; holds no tensor.
+
+    A call whose containers raise when they are looked into has no form: the user's run goes on, and what needs the form
+    takes what the rest of the run reads of the call.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.given: dict[int, Any] = {}
+        self.returned: dict[int, Any] = {}
+        # calls without a form
+        self.unreadable = 0
+        # arguments of open calls with a tensor that no operation had seen yet
+        self.open: dict[int, Any] = {}
+
+    def take(self, scope: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A call begins."""
+        try:
+            form = self.given[scope] = form_of((args, kwargs), self._number)
+            if any(number is None for _, number in form_leaves(form)):
+                self.open[scope] = (args, kwargs)
+        except Exception:
+            self.unreadable += 1
+
+    def give(self, scope: int, result: Any) -> None:
+        """A call has returned."""
+        try:
+            if scope in self.open:
+                later = form_of(self.open.pop(scope), self._number)
+                self.given[scope] = completed(self.given[scope], later)
+            self.returned[scope] = form_of(result, self._number)
+        except Exception:
+            self.unreadable += 1
+
+    def _number(self, tensor: Tensor) -> int | None:
+        entry = self.recorder.seen.get(id(tensor))
+        return entry.number if entry is not None and entry() is tensor else None
 
 
 class CallInfo(NamedTuple):
@@ -89,14 +139,17 @@ class Recorder(Tensors):
         # False where only the calls of modules are followed, without a mode
         self.operations = True
         self.call_observer: CallObserver | None = None
-        self.clock: Callable[[], int] = clock if timing else stopped
+        self.clock = clock if timing else stopped
         self.log: list[int] = []
         self.node_numbers = itertools.count()
         self.plans: dict[int, OpPlan] = {}
         self.calls: list[CallInfo] = []
         self.codes: dict[int, CodeInfo] = {}
-        # ids of code that is torch's or ours, and nothing special
-        self.library_codes: set[int] = set()
+        # by id, code that is torch's or ours and nothing special: its instructions that call, with their numbers among
+        # the callers; None where they say nothing
+        self.library_codes: dict[int, dict[int, int] | None] = {}
+        # code and instruction of each caller; -1 for a public function as a whole
+        self.callers: list[tuple[CodeType, int]] = []
         # code and instruction of each source line
         self.sites: list[tuple[CodeType | Site, int]] = []
         # rows: module number, parent scope, start, stop, the recorder's own time inside, whether called in backward
@@ -114,6 +167,8 @@ class Recorder(Tensors):
         self.rng_states: dict[Any, bytes] = {}
         # method or operator, value, source line and operation, -1 where there is none
         self.python_escapes: list[tuple[str, int, int, int]] = []
+        # tensors that left without an operation: method, value and storage or -1, address of the memory, source line
+        self.array_escapes: list[tuple[str, int, int, int, int]] = []
         # operations that stand for code that could not be looked into
         self.opaque_nodes: list[int] = []
         # operations that made memory without contents, by value
@@ -125,25 +180,66 @@ class Recorder(Tensors):
         self.wrapper_types: dict[type, bool] = {}
         # a tensor type with a __torch_function__ of its own has been seen
         self.foreign_types = False
-        # nanoseconds that the recorder itself took
+        # nanoseconds that the recorder itself took, and what it took for each operation but for what is irregular
         self.overhead = 0
+        self.regular = array("q")
+        # calls that torch makes only because a mode is there, and that are no operations
+        self.shallow_copies = 0
         # by thread: an open optimizer step and the frame it runs in
-        self.open_steps: dict[int, tuple[int, Any]] = {}
+        self.open_steps: dict[int, list[tuple[int, Any]]] = {}
+        # what each optimizer was set to when its first step began, by its number among the modules
+        self.steps: dict[int, dict[str, Any]] = {}
+        # the operations before which an optimizer let go of its gradients
+        self.zeroed: list[int] = []
+        # of a recording inside an asyncio task: what the contexts of that task and of those it starts know it by
+        self.task: object | None = None
         # operations of other threads are recorded as well
         self.many_threads = False
+        # those that the run has started
+        self.threads: list[threading.Thread] = []
         self.threads_at_start = frozenset(thread.ident for thread in threading.enumerate())
         # ids of the code that ran when the recording began
         self.codes_at_start: frozenset[int] = frozenset()
+        # operations that talk to other ranks or wait for them
+        self.collective_nodes: list[int] = []
+        # rows: operation, group, number, peer and tag
+        self.comms: list[list[int]] = []
+        # operations that waited, and the rows of ``comms`` that they waited for
+        self.waits: list[tuple[int, int]] = []
+        # collectives that nobody has waited for yet
+        self.pending: list[Any] = []
+        self.groups: list[RankGroup] = []
+        # numbers of groups by the name that torch has for them
+        self.group_numbers: dict[str, int] = {}
+        # how many collectives there were so far, by group, and messages by sender, receiver and tag
+        self.comm_counts: Counter[tuple[Any, ...]] = Counter()
+        # numbers of their call templates
+        self.comm_calls: dict[Any, int] = {}
+        # what stands for a micro-batch of a stage as the owner of a scope
+        self.chunks: dict[tuple[int, int], object] = {}
         # names calls of public functions, where names were asked for
         self.function_mode: Any = None
         # recognises the user's own functions, where some were named, and methods of modules
         self.user_functions: Any = None
+
+    def is_here(self) -> bool:
+        """Whether what runs now is of the task that records; outside of tasks, all that the thread does is."""
+        return self.task is None or self.task in _tasks.get()
+
+    def bind_to_task(self, undo: Undo) -> None:
+        """Inside an asyncio task, leave out what other tasks of the thread do while this one waits."""
+        asyncio = sys.modules.get("asyncio")
+        if asyncio is not None and asyncio._get_running_loop() is not None:
+            task = self.task = object()
+            undo.add(lambda: _tasks.set(_tasks.get() - {task}))
+            _tasks.set(_tasks.get() | {task})
 
     # ---------------------------------------------------------------- nodes
 
     def next_node(self) -> int:
         """The number of the operation that is about to be recorded."""
         number = next(self.node_numbers)
+        self.note_deaths()
         self.count = number + 1
         return number
 
@@ -168,6 +264,7 @@ class Recorder(Tensors):
 
     # ---------------------------------------------------------------- calls and sites
 
+    @irregular
     def plan(self, func: Any) -> OpPlan:
         """The plan of an operator, made at its first call."""
         known = _plans.get(id(func))
@@ -177,6 +274,7 @@ class Recorder(Tensors):
         self.conj_or_neg = self.conj_or_neg or plan.conj_or_neg
         return plan
 
+    @irregular
     def new_call(self, plan: OpPlan, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
         """Number a call template that was not seen before."""
         template, slots_of = encode(plan.name, args, kwargs, self.kept.objects)
@@ -189,7 +287,7 @@ class Recorder(Tensors):
             sum(1 for _ in template.slots()),
             slots(plan.written(args, kwargs)),
             frozenset(slots(plan.overwrites)),
-            frozenset(slots(plan.shape_only)),
+            frozenset(slots(plan.unread(args))),
             plan,
         )
         number = len(self.calls)
@@ -198,6 +296,7 @@ class Recorder(Tensors):
             plan.calls[key] = number
         return number
 
+    @irregular
     def new_site(self, info: CodeInfo, instruction: int) -> int:
         """Number a source position that was not seen before."""
         number = info.sites[instruction] = len(self.sites)
@@ -214,12 +313,42 @@ class Recorder(Tensors):
             frame = frame.f_back
         return -1
 
+    def place(self, frame: Any) -> tuple[int, bool]:
+        """The user's source line that a frame was called from, and whether that is inside a backward pass."""
+        in_backward = False
+        while frame is not None:
+            info = self.codes.get(id(frame.f_code)) or self.new_code(frame.f_code)
+            in_backward = in_backward or info.seeding
+            if info.user:
+                number = info.sites.get(frame.f_lasti)
+                return self.new_site(info, frame.f_lasti) if number is None else number, in_backward
+            frame = frame.f_back
+        return -1, in_backward
+
+    def is_left_out(self, frame: Any) -> bool:
+        """Whether code that is not recorded runs between a frame and the user's line that it was called from."""
+        while frame is not None:
+            info = self.codes.get(id(frame.f_code)) or self.new_code(frame.f_code)
+            if info.left_out or info.user:
+                return info.left_out
+            frame = frame.f_back
+        return False
+
+    @irregular
     def new_code(self, code: CodeType) -> CodeInfo:
         """Classify a code object at its first appearance: the user's, compiled, a library's."""
         info = self.codes[id(code)] = CodeInfo(code)
+        kind = kind_of(code)
         if not info.notable:
-            self.library_codes.add(id(code))
+            self.library_codes[id(code)] = {} if kind.names_calls else None
+        elif kind.public:
+            info.caller = self.new_caller(code, -1)
         return info
+
+    def new_caller(self, code: CodeType, instruction: int) -> int:
+        """Number an instruction of torch's own that was not seen before, or a public function."""
+        self.callers.append((code, instruction))
+        return len(self.callers) - 1
 
     # ---------------------------------------------------------------- scopes
 
@@ -239,13 +368,12 @@ class Recorder(Tensors):
         self.current[thread] = parent
 
     def end_lost_step(self, thread: int, frame: Any) -> None:
-        """Close an optimizer step that an exception ended: its frame is no longer below the one that runs now."""
-        scope, step = self.open_steps[thread]
-        while frame is not None and frame is not step:
-            frame = frame.f_back
-        if frame is None:
+        """Close optimizer steps that an exception ended: their frames are no longer below the one that runs now."""
+        steps = self.open_steps[thread]
+        while steps and not _is_below(steps[-1][1], frame):
+            self.leave(steps.pop()[0], thread)
+        if not steps:
             del self.open_steps[thread]
-            self.leave(scope, thread)
 
     def function_scope(self, info: CodeInfo, sequence: int, thread: int) -> int:
         """The scope of the running call of an autograd.Function: one per class and sequence number."""
@@ -271,7 +399,19 @@ class Recorder(Tensors):
             self.modules.append(ModuleEntry(owner, path, type_name, kind))
         return number
 
+    def chunk_key(self, stage: Any, chunk: int) -> object:
+        """What stands for one micro-batch of a pipeline stage as the owner of a scope."""
+        return self.chunks.setdefault((id(stage), chunk), object())
+
     # ---------------------------------------------------------------- writes
+
+    def storage_number(self, tensor: Tensor) -> int | None:
+        """The number of the memory that a tensor lies on, None where none of it was seen."""
+        try:
+            known = self.storages.get(tensor.untyped_storage()._cdata)
+        except (RuntimeError, NotImplementedError):
+            return None
+        return None if known is None or known() is None else known.number
 
     def was_written(self, tensor: Tensor) -> bool:
         """Whether an operation wrote to the memory of this tensor."""
@@ -398,6 +538,8 @@ class _Encoder:
             return Slot(self.slots - 1)
         if type(arg) in LITERALS:
             return arg
+        if isinstance(arg, Special):
+            return arg
         if isinstance(arg, (list, tuple)):
             return tuple([self.item(part) for part in arg])
         if isinstance(arg, dict):
@@ -410,3 +552,10 @@ class _Encoder:
         text = f"{type(arg).__name__} #{len(self.objects)}"
         self.objects[text] = arg
         return Special("object", text)
+
+
+def _is_below(frame: Any, top: Any) -> bool:
+    """Whether a frame is one of those that ``top`` was called from, or itself."""
+    while top is not None and top is not frame:
+        top = top.f_back
+    return top is not None

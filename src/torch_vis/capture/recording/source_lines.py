@@ -1,11 +1,13 @@
-"""The source line of an operation: that of the first Python frame that is not torch's or ours."""
+"""The source line of an operation: that of the first Python frame that is not torch's or ours; whose code is whose."""
 
 from __future__ import annotations
 
 import os
 import re
+import weakref
+from functools import partial
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
@@ -17,48 +19,112 @@ OURS = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 INDUCTOR = f"{os.sep}torchinductor_"
 PROMPTS = ("<stdin>", "<ipython", "<doctest", "<string>")
 RESUMED = re.compile(r"torch_dynamo_resume_in_(.*)_at_\d+$")
+# wraps functions of torch that are deprecated
+WRAPPERS = f"{os.sep}typing_extensions.py"
+PROPAGATION = os.path.join(TORCH, "distributed", "tensor", "_sharding_prop.py")
 AUTOGRAD = os.path.join(TORCH, "autograd", "__init__.py")
+# where the public functions are that are written in Python
+PUBLIC = tuple(
+    os.path.join(TORCH, *parts) for parts in (("nn", "functional.py"), ("functional.py",), ("_tensor.py",))
+)
+# code between a call and its operations that says nothing of either
+BETWEEN = (
+    *(
+        os.path.join(TORCH, *parts)
+        for parts in (
+            ("_ops.py",),
+            ("_subclasses",),
+            ("overrides.py",),
+            ("_jit_internal.py",),
+            ("_library",),
+            ("utils",),
+        )
+    ),
+    os.path.join(OURS, "capture", "fake.py"),
+    os.path.join(OURS, "capture", "recording"),
+)
+# a whole layer, of which the calls inside say more, and what runs other work
+OPENED = frozenset({"multi_head_attention_forward", "backward"})
+T = TypeVar("T")
+
+
+class CodeTable(Generic[T]):
+    """What is known of code objects, each for as long as it lives."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, tuple[weakref.ref[CodeType], T]] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def get(self, code: CodeType) -> T | None:
+        """What is known of it, None if nothing is."""
+        row = self._rows.get(id(code))
+        return None if row is None else row[1]
+
+    def set(self, code: CodeType, known: T) -> T:
+        """Note it; equal code has a note of its own."""
+        # forgotten by a function in C: an interrupt inside one in Python would be lost
+        forget: Any = partial(self._rows.pop, id(code))
+        self._rows[id(code)] = weakref.ref(code, forget), known
+        return known
 
 
 class CodeKind(NamedTuple):
     """Whose code a code object is: worked out once, whoever records."""
 
-    # kept alive, so that its id stays its own
-    code: CodeType
     user: bool
     # Inductor's output
     compiled: bool
+    # DTensor's own, which finds out shapes by running operations on fake tensors
+    propagating: bool
     # makes the first gradients of a backward pass
     seeding: bool
     # the autograd.Function whose forward it is
-    function: type | None
+    function: weakref.ref[type] | None
+    # a public function of torch's that is written in Python
+    public: bool
+    # its instructions say which function of torch's is called
+    names_calls: bool
 
 
-_kinds: dict[int, CodeKind] = {}
+_kinds: CodeTable[CodeKind] = CodeTable()
 
 
 def kind_of(code: CodeType) -> CodeKind:
     """Whose code it is: the user's, torch's, a compiler's output, or the forward of an autograd.Function."""
-    kind = _kinds.get(id(code))
+    kind = _kinds.get(code)
     if kind is None:
         file = code.co_filename
         compiled = INDUCTOR in file
-        user = not (file.startswith((TORCH, OURS, "<")) or compiled) or file.startswith(PROMPTS)
+        user = not (file.startswith((TORCH, OURS, "<")) or file.endswith(WRAPPERS) or compiled)
+        user = user or file.startswith(PROMPTS)
+        propagating = file == PROPAGATION and code.co_name.startswith("_propagate_tensor_meta")
         seeding = file == AUTOGRAD and code.co_name in ("_make_grads", "backward", "grad")
         function = function_of(code) if code.co_name == "forward" else None
-        kind = _kinds[id(code)] = CodeKind(code, user, compiled, seeding, function)
+        inner = "<locals>" in getattr(code, "co_qualname", "")
+        public = file in PUBLIC and not inner and code.co_name not in OPENED and code.co_name[0] not in "_<"
+        names_calls = not (compiled or file.startswith(("<", *BETWEEN)) or (file in PUBLIC and inner))
+        whose = None if function is None else weakref.ref(function)
+        kind = _kinds.set(code, CodeKind(user, compiled, propagating, seeding, whose, public, names_calls))
     return kind
 
 
 class CodeInfo:
     """A code object in one recording: its kind, and the numbers of the sites seen in it."""
 
-    __slots__ = ("code", "compiled", "function", "notable", "seeding", "sites", "user")
+    __slots__ = ("caller", "code", "compiled", "function", "left_out", "notable", "seeding", "sites", "user")
 
     def __init__(self, code: CodeType) -> None:
-        self.code, self.user, self.compiled, self.seeding, self.function = kind_of(code)
+        self.code = code
+        self.user, self.compiled, propagating, self.seeding, function, public, _ = kind_of(code)
+        self.function = None if function is None else function()
+        # operations that it runs are not recorded
+        self.left_out = self.compiled or propagating
         self.sites: dict[int, int] = {}
-        self.notable = self.user or self.compiled or self.seeding or self.function is not None
+        # of a public function, its number among the callers
+        self.caller = -1
+        self.notable = self.user or self.left_out or self.seeding or self.function is not None or public
 
 
 def function_of(code: CodeType) -> type | None:

@@ -7,11 +7,13 @@ a replay is to start from.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import weakref
-from collections import Counter
-from typing import Any
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
@@ -19,6 +21,7 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 from torch_vis.capture.kept_tensors import KeptTensors, copy_of
 from torch_vis.graph.schema import TensorType
 
+Method = TypeVar("Method", bound=Callable[..., Any])
 Tensor = torch.Tensor
 ref = weakref.ref
 QUANTIZED = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
@@ -47,14 +50,37 @@ class TensorRef(weakref.ref):  # type: ignore[type-arg]
     number: int
 
 
+def irregular(method: Method) -> Method:
+    """Count the time of a method as what only some operations take."""
+
+    @functools.wraps(method)
+    def timed(self: Tensors, *args: Any, **kwargs: Any) -> Any:
+        before, begun = self.irregular, self.clock()
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            # set and not added: one inside another has counted itself
+            self.irregular = before + self.clock() - begun
+
+    return timed  # type: ignore[return-value]
+
+
+def _itself(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    return storage
+
+
 class Tensors:
     """The tensors that a run has used so far, and the memory that they lie on.
 
     A value is one version of a tensor: a new one with each operation that returns the tensor or writes to it.
     """
 
+    clock: Callable[[], int]
+
     def __init__(self, *, keep: bool, memory: bool) -> None:
         self.keep = keep
+        # nanoseconds that the operation being recorded took more than others: what is seen for the first time, copies
+        self.irregular = 0
         # whether the death of a block of memory is reported
         self.memory = memory
         self.kept = KeptTensors()
@@ -78,11 +104,17 @@ class Tensors:
         # flat rows of four: number, bytes, birth and device
         self.storage_rows: list[int] = []
         self.storage_numbers = itertools.count()
-        # storage, new size and operation
+        # storage, new size, and the operation from which on it has it
         self.resizes: list[tuple[int, int, int]] = []
+        # storages of which only a change of size has been seen so far
+        self.only_resized: set[int] = set()
+        # the memory that a fake run uses instead of some of the user's
+        self.twin_of: Callable[[torch.UntypedStorage], torch.UntypedStorage] = _itself
         self.devices: dict[torch.device, int] = {torch.device("cpu"): 0}
         # storage, and how many operations there were before
         self.deaths: list[tuple[int, int]] = []
+        # references to memory that died since the last operation: an interrupt inside a callback in Python is lost
+        self.dead: deque[StorageRef] = deque()
         # weak references to tensors without plain memory, by the storage that stands for theirs
         self.opaque_refs: dict[int, Any] = {}
         # how many elements a sparse or nested tensor holds, by value
@@ -99,8 +131,9 @@ class Tensors:
         # a tensor with a conjugate or negative bit has been seen, so that types have to tell them apart
         self.conj_or_neg = False
         # bound once: each binding is an object of its own
-        self.on_death = self._storage_died if memory else None
+        self.on_death = self.dead.append if memory else None
 
+    @irregular
     def add_external(self, tensor: Tensor) -> TensorRef:
         """Number a tensor that no recorded operation made: from outside, or an alias that torch made unseen."""
         self.conj_or_neg = self.conj_or_neg or tensor.is_conj() or tensor.is_neg()
@@ -109,7 +142,7 @@ class Tensors:
         number = self.add(tensor, -1)
         if known is not None and known() is tensor and known.address is not None:
             self.uncaptured["reassigned"] += 1
-        if len(self.storage_rows) > before:
+        if len(self.storage_rows) > before or (self.only_resized and self._is_first(number)):
             self.keep_external(tensor, number)
             if torch._C._current_autograd_node() is not None:
                 self.appeared_in_backward.append(number)
@@ -193,9 +226,47 @@ class Tensors:
         known, size = self.storages[address], tensor.untyped_storage().nbytes()
         self.written_storages.add(known.number)
         if size != known.size:
-            self.resizes.append((known.number, size, node))
+            # what became free is free after the operation
+            self.resizes.append((known.number, size, node + (size < known.size)))
             known.size = size
 
+    def _is_first(self, number: int) -> bool:
+        """Whether a value is the first to be seen in its memory; the next one is not."""
+        storage = self._storage_of(number)
+        is_first = storage in self.only_resized
+        self.only_resized.discard(storage)
+        return is_first
+
+    def before_resize(self, storage: torch.UntypedStorage, size: int) -> None:
+        """Memory is about to become larger or smaller without an operation: know it, and keep what would be lost."""
+        storage = self.twin_of(storage)
+        address, device = storage._cdata, storage.device
+        known = self.storages.get(address)
+        if known is None or known() is None:
+            known = StorageRef(storage, self.on_death)
+            known.number = next(self.storage_numbers)
+            known.address, known.size = address, storage.nbytes()
+            self.storages[address] = known
+            self.storage_rows += (known.number, known.size, -1, self._device(device))
+            self.only_resized.add(known.number)
+            self.external_storages.add(known.number)
+        number = known.number
+        if self.keep and size < known.size and number in self.external_storages:
+            if number not in self.kept.originals and device.type != "meta":
+                with torch._C._DisableTorchDispatch():
+                    self.kept.originals[number] = copy_of(storage)
+
+    def after_resize(self, resized: torch.UntypedStorage) -> None:
+        """Memory has become larger or smaller."""
+        size, storage = resized.nbytes(), self.twin_of(resized)
+        if storage is not resized:
+            torch._C.StorageBase.resize_(storage, size)  # type: ignore[attr-defined]
+        known = self.storages.get(storage._cdata)
+        if known is not None and size != known.size:
+            self.resizes.append((known.number, size, self.count))
+            known.size = size
+
+    @irregular
     def _add_opaque(self, tensor: Tensor, birth: int) -> int:
         """Number a new version of a tensor that has no plain memory."""
         if isinstance(tensor, UninitializedTensorMixin):
@@ -224,7 +295,8 @@ class Tensors:
         else:
             storage_number = next(self.storage_numbers)
             self.storage_rows += (storage_number, 0, birth, self._device(tensor.device))
-            self.opaque_refs[storage_number] = ref(tensor, lambda _: self._opaque_died(storage_number))
+            opaque = self.opaque_refs[storage_number] = StorageRef(tensor, self.on_death)
+            opaque.number, opaque.address, opaque.size = storage_number, 0, 0
         number = next(self.value_numbers)
         elements = count_stored(tensor)
         if elements is not None:
@@ -235,6 +307,7 @@ class Tensors:
         entry.address = None
         return number
 
+    @irregular
     def _new_type(self, tensor: Tensor, key: Any) -> int:
         shape, stride, dtype, conj, neg = key if self.conj_or_neg else (*key, False, False)
         row = TensorType(
@@ -254,22 +327,26 @@ class Tensors:
     def _device(self, device: torch.device) -> int:
         return self.devices.setdefault(device, len(self.devices))
 
-    def _storage_died(self, storage: StorageRef) -> None:
-        if self.closed:
-            return
-        if self.storages.get(storage.address) is storage:
-            del self.storages[storage.address]
-        self.deaths.append((storage.number, self.count))
+    def note_deaths(self) -> None:
+        """Note the memory that died since the last operation, before there is another."""
+        while self.dead:
+            storage = self.dead.popleft()
+            if self.storages.get(storage.address) is storage:
+                del self.storages[storage.address]
+            self.deaths.append((storage.number, self.count))
 
-    def _opaque_died(self, storage: int) -> None:
+    def close(self) -> None:
+        """Note nothing from here on."""
         if not self.closed:
-            self.deaths.append((storage, self.count))
+            self.note_deaths()
+            self.closed = True
 
     def knows(self, tensor: Tensor) -> bool:
         """Whether this very tensor has been seen."""
         entry = self.seen.get(id(tensor))
         return entry is not None and entry() is tensor
 
+    @irregular
     def copy_before_write(self, tensors: list[Tensor], slots: tuple[int, ...]) -> None:
         """Copy memory from outside that is about to be written for the first time."""
         for slot in slots:

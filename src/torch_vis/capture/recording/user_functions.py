@@ -1,4 +1,4 @@
-"""Python functions of the user's as scopes, recognised by the frames they run in, and the names of functions.
+"""Python functions of the user's as scopes, recognised by their frames; what functions and modules are called.
 
 Nothing of theirs is wrapped or replaced: before a scope is opened and at each operation, the frames on the stack show
 which of the functions are running. A frame is kept alive until the next look, so that it cannot be mistaken for
@@ -7,11 +7,12 @@ another; that is before the next operation allocates anything.
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterable
-from types import CodeType, FrameType
+from collections.abc import Callable, Iterable, Sequence
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch.overrides import resolve_name
 
 from torch_vis.capture.recording.recorder import Recorder, current_autograd_node
 from torch_vis.errors import UsageError
+from torch_vis.graph.text import source_text
 
 CUSTOM_OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch.library.CustomOpDef)
 
@@ -168,3 +170,85 @@ def api_name(func: Any) -> str:
 def last_part(name: str) -> str:
     """The part of a name after its last dot."""
     return name.rpartition(".")[2]
+
+
+# Names are read from the text of a call and from the cells of a closure. The locals of a running frame are not asked
+# for: up to Python 3.12 that would keep everything they hold alive.
+def argument_variables(frame: FrameType) -> list[str]:
+    """What the positional arguments of the call that a frame is in are called there; "" for what is no variable.
+
+    ``self.G`` is called G. Empty where the text of the program is not there.
+    """
+    call = _call(frame)
+    if call is None:
+        return []
+    return [_name(argument) for argument in call.args]
+
+
+def _call(frame: FrameType) -> ast.Call | None:
+    positions = getattr(frame.f_code, "co_positions", None)
+    if positions is None:  # before Python 3.11 nothing says which call of a line is running
+        return None
+    first, last, begin, end = next(_skip(positions(), frame.f_lasti // 2), (None,) * 4)
+    lines = source_text(frame.f_code.co_filename)
+    if first is None or last is None or begin is None or end is None or last > len(lines):
+        return None
+    text = [line.encode() for line in lines[first - 1 : last]]
+    text[-1] = text[-1][:end]
+    text[0] = text[0][begin:]
+    try:
+        tree = ast.parse(b"".join(text).decode(errors="replace"), mode="eval").body
+    except (SyntaxError, ValueError):
+        return None
+    return tree if isinstance(tree, ast.Call) else None
+
+
+def _skip(rows: Any, count: int) -> Any:
+    for _ in range(count):
+        next(rows, None)
+    return rows
+
+
+def _name(argument: ast.expr) -> str:
+    if isinstance(argument, ast.Name):
+        return argument.id
+    return argument.attr if isinstance(argument, ast.Attribute) else ""
+
+
+def held_modules(function: Callable[..., Any]) -> dict[int, str]:
+    """By ``id``, the names of the modules that a function has as variables of its closure or of its file.
+
+    >>> G, D = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
+    >>> def step(x): return D(G(x))
+    >>> names = held_modules(step)
+    >>> names[id(G)], names[id(D)]
+    ('G', 'D')
+    """
+    while isinstance(function, functools.partial):
+        function = function.func
+    plain = getattr(function, "__func__", function)
+    if not isinstance(plain, FunctionType):
+        return {}
+    names: dict[int, str] = {}
+    owner = getattr(function, "__self__", None)
+    attributes = getattr(owner, "__dict__", {}) if not isinstance(owner, torch.nn.Module) else {}
+    held = [*zip(plain.__code__.co_freevars, plain.__closure__ or ())]
+    variables = [(name, cell.cell_contents) for name, cell in held if _is_filled(cell)]
+    used = ((name, plain.__globals__[name]) for name in plain.__code__.co_names if name in plain.__globals__)
+    for name, value in [*variables, *used, *attributes.items()]:
+        if isinstance(value, torch.nn.Module):
+            names.setdefault(id(value), name)
+    return names
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+def distinct(names: Sequence[str], count: int) -> bool:
+    """Whether there is a name for each of so many, and no two are alike."""
+    return len(names) == count and all(names) and len(set(names)) == count

@@ -83,82 +83,123 @@ def measure(
     """Run a function and listen to the allocators; the ``warmup`` runs before it are listened to, but not counted.
 
     The allocator reports the end of a block only if it has reported its beginning, so what an unheard run left
-    behind (gradients, say) would seem to stay. What is there at the start is what tensors hold then.
+    behind (gradients, say) would seem to stay. What is there at the start is what the allocator gave out while it was
+    listened to and did not get back, whoever holds it, and what tensors hold from before.
     """
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    gc.collect()  # the end of what was there before is not reported, and torch prints a line about it
     with quiet_profiler(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as listening:
         for _ in range(warmup):
             function(*args, **kwargs)
         gc.collect()
-        before = tensor_bytes()
+        held = held_blocks()
         marks = [_cuda_start(device) for device in devices]
         with record_function(MARK):
             output = function(*args, **kwargs)
         figures = [_cuda_figures(device, start) for device, start in zip(devices, marks)]
     profiler: Any = listening.profiler
     roots = profiler.kineto_results.experimental_event_tree()
-    cuda = tuple(
-        row._replace(kernels=_events(roots, row.start_bytes, torch.device(row.device)).kernels)
-        for row in figures
-    )
-    return Measured(output, _events(roots, before, torch.device("cpu")), cuda)
+    cuda = tuple(row._replace(kernels=_events(roots, torch.device(row.device))[1]) for row in figures)
+    changes, kernels = _events(roots, torch.device("cpu"))
+    cpu = AllocatorEvents(*changes.during_run(), kernels, changes.start_bytes(held))
+    return Measured(output, cpu, cuda)
 
 
-def tensor_bytes() -> int:
-    """Bytes of CPU memory that the tensors of this process hold."""
-    storages: dict[int, int] = {}
+def held_blocks() -> dict[int, int]:
+    """The blocks of CPU memory that tensors of this process hold, by address: their bytes."""
+    blocks: dict[int, int] = {}
     for item in gc.get_objects():
         if issubclass(type(item), torch.Tensor):
             try:
-                if item.device.type == "cpu":
-                    memory = item.untyped_storage()
-                    if memory.device.type == "cpu":
-                        storages[memory._cdata] = memory.nbytes()
+                _add_block(blocks, item)
+                # what only C++ has touched is no object of Python's until somebody asks for it
+                if item.is_leaf and item.requires_grad and item.grad is not None:
+                    _add_block(blocks, item.grad)
             except (RuntimeError, NotImplementedError, AttributeError):
                 continue  # a tensor without plain memory
-    return sum(storages.values())
+    return blocks
+
+
+def _add_block(blocks: dict[int, int], tensor: torch.Tensor) -> None:
+    if tensor.device.type == "cpu":
+        memory = tensor.untyped_storage()
+        if memory.device.type == "cpu" and memory.nbytes():
+            blocks[memory.data_ptr()] = memory.nbytes()
 
 
 # ---------------------------------------------------------------- events
 
 
-def _events(roots: list[Any], before: int, device: torch.device) -> AllocatorEvents:
-    """The allocator's events within the marked run, in the order of time, each with the operation around it."""
-    inside = _marked(roots)
-    rows: list[tuple[int, int, int]] = []
+class SizeChanges(NamedTuple):
+    """What an allocator gave out and got back while it was listened to, in the order of time."""
+
+    time_ns: Ints
+    change: Ints
+    kernel: Ints
+    address: Ints
+    begin_ns: int
+    """When the run that counts began."""
+    end_ns: int
+
+    def during_run(self) -> tuple[Ints, Ints]:
+        """Changes and kernels within the run that counts."""
+        own = (self.time_ns >= self.begin_ns) & (self.time_ns <= self.end_ns)
+        return self.change[own], self.kernel[own]
+
+    def start_bytes(self, held: Mapping[int, int]) -> int:
+        """What was given out when that run began: blocks that were heard of, and those that tensors held besides.
+
+        >>> row = np.array([1, 2, 3, 9])
+        >>> changes = SizeChanges(row, np.array([8, 16, -8, 64]), row, np.array([100, 200, 100, 300]), 5, 10)
+        >>> changes.start_bytes({200: 12, 400: 32})  # 12 of the 16 bytes at 200 are a tensor's
+        48
+        """
+        before = self.time_ns < self.begin_ns
+        heard: dict[int, int] = {}
+        for address, change in zip(self.address[before].tolist(), self.change[before].tolist()):
+            if change > 0:
+                heard[address] = change
+            else:
+                heard.pop(address, None)
+        return sum(heard.values()) + sum(size for address, size in held.items() if address not in heard)
+
+
+def _events(roots: list[Any], device: torch.device) -> tuple[SizeChanges, list[AllocatingOp]]:
+    """The allocator's events, each with the operation around it, and the operations of the run that counts."""
+    begin, end = _marked(roots)
+    rows: list[tuple[int, int, int, int]] = []
     kernels: list[tuple[str, list[int]]] = []
     stack: list[tuple[Any, int]] = [(root, -1) for root in reversed(roots)]
     while stack:
         event, kernel = stack.pop()
         if event.tag == _EventType.Allocation:
             fields = event.extra_fields
-            if fields.device != device and (fields.device.type, device.type) != ("cpu", "cpu"):
-                continue
-            if inside is None or inside[0] <= event.start_time_ns <= inside[1]:
-                rows.append((event.start_time_ns, fields.alloc_size, kernel))
+            if fields.device == device or (fields.device.type, device.type) == ("cpu", "cpu"):
+                rows.append((event.start_time_ns, fields.alloc_size, kernel, fields.ptr))
             continue
-        counts = inside is None or event.start_time_ns >= inside[0]
+        counts = event.start_time_ns >= begin
         if kernel < 0 and counts and event.tag == _EventType.TorchOp and is_operation(event.name):
             kernel = len(kernels)
             kernels.append((event.name, []))
         stack.extend((child, kernel) for child in reversed(event.children))
     rows.sort(key=lambda row: row[0])
-    for _, change, kernel in rows:
+    times, sizes, owners, addresses = np.array(rows, dtype=np.int64).reshape(-1, 4).T
+    changes = SizeChanges(times, sizes, owners, addresses, begin, end)
+    for change, kernel in zip(*(column.tolist() for column in changes.during_run())):
         if kernel >= 0:
             kernels[kernel][1].append(change)
-    table = np.array([row[1:] for row in rows], dtype=np.int64).reshape(-1, 2)
-    ops = [AllocatingOp(name, *_scratch(changes)) for name, changes in kernels]
-    return AllocatorEvents(table[:, 0], table[:, 1], ops, before)
+    return changes, [AllocatingOp(name, *_scratch(own)) for name, own in kernels]
 
 
-def _marked(roots: list[Any]) -> tuple[int, int] | None:
+def _marked(roots: list[Any]) -> tuple[int, int]:
+    """When the run that counts began and ended; without its mark, all counts."""
     stack = list(roots)
     while stack:
         event = stack.pop()
         if event.name == MARK:
             return event.start_time_ns, event.start_time_ns + event.duration_time_ns
         stack.extend(event.children)
-    return None
+    return 0, np.iinfo(np.int64).max
 
 
 def _scratch(changes: list[int]) -> tuple[int, int]:

@@ -17,8 +17,6 @@ import os
 import time
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,12 +25,16 @@ from torch.autograd import profiler
 
 from torch_vis.capture.assembling.log import OpRows, table
 from torch_vis.capture.recording.recorder import clock
+from torch_vis.capture.undo import Context, Undo, context
 from torch_vis.errors import UsageError
 from torch_vis.graph.types import Ints
 from torch_vis.ops.names import out_of_place
 
 FAR_NS, NEAR_NS = 1_000_000, 20_000  # how far two clocks may be apart, before and after they were compared
 QUIET = "99"
+TEARDOWN = "TEARDOWN_CUPTI"  # "1": the profiler's library lets go of the device at the end of a block
+DETACHABLE = (12, 6)  # the first CUDA in which it can, with captured CUDA graphs about
+DETACHING_CALLS = 30
 TRIES, SPINS, WARM = 5, 1000, 16
 
 
@@ -71,22 +73,35 @@ WAITS = frozenset(
 )
 
 
-@contextmanager
-def profiling(*, cuda: bool) -> Iterator[Profile]:
-    """Profile a block: operations on the host and, with ``cuda``, what ran on the devices."""
-    profile = Profile()
-    with quiet_profiler():
-        run = profiler.profile(use_kineto=True, use_device="cuda" if cuda else None)
-        run.__enter__()
-    for _ in range(WARM):  # the first events of a profile make its buffers, and would be long
-        torch.empty(0)
-    begun = clock()
-    apart = time.time_ns() - begun
-    try:
-        yield profile
-    finally:
+class Profiling(Context[Profile]):
+    """Profiles a block: operations on the host and, with ``cuda``, what ran on the devices."""
+
+    def __init__(self, *, cuda: bool) -> None:
+        self._profile = Profile()
+        self._cuda = cuda
+
+    def _begin(self, undo: Undo) -> Profile:
+        self._run = run = profiler.profile(use_kineto=True, use_device="cuda" if self._cuda else None)
+        undo.add(_stop, run)
+        with quiet_profiler():
+            run.__enter__()
+        for _ in range(WARM):  # the first events of a profile make its buffers, and would be long
+            torch.empty(0)
+        self._begun = clock()
+        self._apart = time.time_ns() - self._begun
+        return self._profile
+
+    def _ended(self, error: BaseException | None) -> None:
+        if error is None:
+            self._profile.timeline = _read(self._run.kineto_results, self._apart, self._begun)
+
+
+def _stop(run: Any) -> None:
+    """Leave a profiler, and where it does not know that it was entered, turn it off."""
+    if run.entered and torch.autograd._profiler_enabled():
         run.__exit__(None, None, None)
-    profile.timeline = _read(run.kineto_results, apart, begun)
+    elif torch.autograd._profiler_enabled():
+        torch.autograd._disable_profiler()
 
 
 def refuse_nested() -> None:
@@ -95,17 +110,68 @@ def refuse_nested() -> None:
         raise UsageError("repeat= needs torch's profiler, and one is active already; trace outside its block")
 
 
-@contextmanager
-def quiet_profiler() -> Iterator[None]:
+@context
+def quiet_profiler(undo: Undo) -> None:
     """Keep the profiler's library from writing to the terminal; it asks for its level at its first use only."""
-    if "KINETO_LOG_LEVEL" in os.environ:
-        yield
-        return
-    os.environ["KINETO_LOG_LEVEL"] = QUIET
-    try:
-        yield
-    finally:
-        del os.environ["KINETO_LOG_LEVEL"]
+    if "KINETO_LOG_LEVEL" not in os.environ:
+        undo.enter(environment("KINETO_LOG_LEVEL", QUIET))
+
+
+@context
+def environment(undo: Undo, name: str, value: str) -> None:
+    """Set a variable of the environment for the time of a block."""
+    before = os.environ.get(name)
+    if before is None:
+        undo.add(os.environ.pop, name, None)
+    else:
+        undo.add(os.environ.__setitem__, name, before)
+    os.environ[name] = value
+
+
+class DeviceProfiler:
+    """Why the device's profiler could not be let go of, in words; None where it was."""
+
+    reason: str | None = None
+
+
+@context
+def device_profiler(undo: Undo) -> DeviceProfiler:
+    """Around the blocks that profile a device: at its end, later work of the process is as fast as before.
+
+    CUPTI, once used, stays attached and slows every launch down until the process ends, unless torch's profiler is told
+    to let go of it. Within this context it stays, since attaching takes long; an empty block at the end lets go.
+    """
+    state = DeviceProfiler()
+    asked = os.environ.get(TEARDOWN)
+    undo.enter(environment(TEARDOWN, "0"))
+    undo.add(_let_go, state, asked)
+    return state
+
+
+def _let_go(state: DeviceProfiler, asked: str | None) -> None:
+    state.reason = _why_attached(asked, torch.version.cuda)
+    if state.reason is None and torch.version.cuda is not None:
+        _detach()
+
+
+def _why_attached(asked: str | None, version: str | None) -> str | None:
+    slower = "torch's profiler stays attached to the device, and later work of this process is slower"
+    if asked == "0":
+        return f"{slower}: {TEARDOWN}=0 is in the environment"
+    if version is not None and tuple(int(part) for part in version.split(".")[:2]) < DETACHABLE:
+        newest = ".".join(map(str, DETACHABLE))
+        return f"{slower}: only since CUDA {newest} can it be let go of; trace in a process of its own"
+    return None
+
+
+def _detach() -> None:
+    with environment(TEARDOWN, "1"):
+        with quiet_profiler(), profiler.profile(use_kineto=True, use_device="cuda"):
+            pass
+        # The library lets go at the end of a call of CUDA's, once a thread of its own is ready for that.
+        for _ in range(DETACHING_CALLS):
+            torch.cuda.synchronize()
+            time.sleep(0.001)
 
 
 @functools.cache
@@ -114,7 +180,7 @@ def event_ns() -> float:
     plain, profiled = [], []
     for _ in range(TRIES):
         plain.append(_spin())
-        with profiling(cuda=False):
+        with Profiling(cuda=False):
             profiled.append(_spin())
     return max(min(profiled) - min(plain), 0) / SPINS
 

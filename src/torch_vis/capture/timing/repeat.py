@@ -28,18 +28,19 @@ from torch_vis.capture.kept_tensors import KeptTensors, copy_of, version_of
 from torch_vis.capture.recording.module_calls import ModuleCalls
 from torch_vis.capture.recording.recorder import Recorder, clock, sequence_number
 from torch_vis.capture.session import Capture, run_backward
-from torch_vis.capture.state import StateSnapshot, geometry, refuse_iterators, tensors_of
+from torch_vis.capture.state import StateSnapshot, geometry, is_lazy, refuse_iterators, tensors_of
 from torch_vis.capture.timing.profiler_events import (
     Match,
     Pieces,
+    Profiling,
     Timeline,
     align,
     current,
+    device_profiler,
     ends,
     event_ns,
     match,
     pieces_of_events,
-    profiling,
     refuse_nested,
 )
 from torch_vis.errors import UsageError
@@ -95,6 +96,8 @@ class Repeats:
         self.nested: Ints | None = None
         """How many events lie inside each operation's."""
         self.skipped = 0
+        self.executions = Counter({"recorded": 1})
+        """How often the program ran, by kind of run."""
         self.first_number = sequence_number()
 
     def measure(
@@ -111,11 +114,11 @@ class Repeats:
         if reason is None:
             self._share_memory(after)
             reason = self._run(after)
+        columns = self._columns(metrics)
         if reason is not None:
             self.limits.append(
                 f"{reason}; times are those of {len(self.operations) or 'the recorded'} run(s)"
             )
-        columns = self._columns(metrics)
         return columns, tuple(Limit(text, kind="time") for text in self.limits), self._meta()
 
     # ---------------------------------------------------------------- state before and after
@@ -138,6 +141,8 @@ class Repeats:
             snapshot.keep_only(self.touched, modules)
         copied = {kept.storages[number]._cdata for number in kept.originals}
         resized = {number for number, _, _ in rec.resizes if number in rec.external_storages}
+        if _were_shaped(self.before, roots):
+            return "not repeated: the run gives lazy parameters their shapes; call the model once before"
         if resized:
             return "not repeated: the run changes the size of memory from outside"
         for state, tensor in self.before.changes():
@@ -176,31 +181,38 @@ class Repeats:
 
     def _run(self, after: StateSnapshot) -> str | None:
         """All the runs; why they ended early, in words, where they did."""
+        kinds = (("plain", self._plain), ("with calls timed", self._followed), ("profiled", self._profiled))
         try:
-            if self.kernels is not None:  # the first block of a process sets the device's profiler up
-                self._again(after, self._on_device)
-                self.kernels.forget()
             for turn in progress(range(self.repeat), "timing"):
-                if turn < RECORDED:
-                    self._again(after, self._recorded)
-                    if self.kernels is not None:
-                        self._again(after, self._on_device)
+                if self.kernels is None and turn < RECORDED:
+                    self._again(after, "recorded", self._recorded)
                 # Each kind comes after each other one: a run is faster after its like.
-                kinds = (self._plain, self._followed, self._profiled)
                 for number in range(len(kinds)):
-                    self._again(after, kinds[(turn + number) % len(kinds)])
+                    self._again(after, *kinds[(turn + number) % len(kinds)])
+            if self.kernels is not None:
+                self._run_on_device(after, self.kernels)
         except RepeatStopped as stopped:
             return str(stopped)
         finally:
             after.restore()
         return None
 
-    def _again(self, after: StateSnapshot, turn: Callable[[], None]) -> None:
+    def _run_on_device(self, after: StateSnapshot, kernels: DeviceKernels) -> None:
+        """Those that profile the device: the last, since its profiler slows down what comes after it."""
+        with device_profiler() as attached:
+            # the first block of a process sets the device's profiler up
+            self._again(after, "on the device", self._on_device)
+            kernels.forget()
+            for _ in range(min(self.repeat, RECORDED)):
+                self._again(after, "recorded", self._recorded)
+                self._again(after, "on the device", self._on_device)
+        if attached.reason is not None:
+            self.limits.append(attached.reason)
+
+    def _again(self, after: StateSnapshot, kind: str, turn: Callable[[], None]) -> None:
         self.before.restore()
-        torch.ones(8).add_(1)  # wakes what slept while state was put back
-        if self.kernels is not None:
-            torch.ones(8, device="cuda").add_(1)
-        _settle(self.kernels)
+        _wake(self.kernels)
+        self.executions[kind] += 1
         turn()
         for state, _ in after.changes():
             if state.geometry[0] not in self.safe:
@@ -270,7 +282,7 @@ class Repeats:
     ) -> tuple[Timeline, Ints, tuple[int, int]]:
         """A run under the profiler: what it saw, the event of each operation, and when the run began and ended."""
         first_number = sequence_number()
-        with profiling(cuda=cuda) as profile:
+        with Profiling(cuda=cuda) as profile:
             start = clock()
             scopes = self._follow()
             ended = clock()
@@ -303,7 +315,7 @@ class Repeats:
     def _recorded(self) -> None:
         modules = [root for _, root in self.capture.roots]
         capture = Capture(*modules, keep=False, memory=False, functions=self.functions)
-        with profiling(cuda=self.kernels is not None) as profile, capture:
+        with Profiling(cuda=self.kernels is not None) as profile, capture:
             self._go()
         rec, rows = capture.recorder, read_operations(capture.recorder)
         ops, names = [info.call.op for info in rec.calls], [call.op for call in self.graph.calls]
@@ -392,7 +404,7 @@ class Repeats:
         return np.array(followed, dtype=np.int64)
 
     def _meta(self) -> dict[str, Any]:
-        meta: dict[str, Any] = {"repeat": len(self.operations)}
+        meta: dict[str, Any] = {"repeat": len(self.operations), "executions": dict(self.executions)}
         if self.walls:
             middle, low, high = _quartiles(np.array(self.walls)).tolist()
             meta |= {"plain_wall_ns": middle, "plain_wall_low_ns": low, "plain_wall_high_ns": high}
@@ -401,8 +413,23 @@ class Repeats:
         return meta
 
 
+def _were_shaped(before: StateSnapshot, roots: list[torch.nn.Module]) -> bool:
+    """Whether lazy parameters of these modules have got their shapes since."""
+    own = {id(tensor) for root in roots for tensor in (*root.parameters(), *root.buffers())}
+    lazy = [tensor for ref in before.shapeless if (tensor := ref()) is not None]
+    return any(id(tensor) in own and not is_lazy(tensor) for tensor in lazy)
+
+
 def _uses_cuda(graph: Graph) -> bool:
     return torch.cuda.is_available() and any(device.startswith("cuda") for device in graph.devices)
+
+
+def _wake(kernels: DeviceKernels | None) -> None:
+    """Wake what slept while state was put back."""
+    torch.ones(8).add_(1)
+    if kernels is not None:
+        torch.ones(8, device="cuda").add_(1)
+    _settle(kernels)
 
 
 def _settle(kernels: DeviceKernels | None) -> None:

@@ -1,0 +1,223 @@
+"""The stacks of modes that torch keeps for each thread: put on, taken off wherever they lie, restored."""
+
+from __future__ import annotations
+
+import operator
+import threading
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _python_dispatch as dispatch
+
+from torch_vis.capture.undo import Undo, context, in_child, is_interrupted, once
+
+# modes of ours that are on, and those that were to be taken off on another thread than their own
+_on: dict[int, ModeStep] = {}
+_left_on: dict[int, list[ModeStep]] = {}
+# what torch remembers of dispatch modes: of the process, not of a thread
+FLAGS = (
+    "_is_in_torch_dispatch_mode",
+    "_is_in_non_infra_torch_dispatch_mode",
+    "_is_in_any_mode_without_ignore_compile_internals",
+)
+
+
+class DispatchModes:
+    """The dispatch modes of this thread."""
+
+    @staticmethod
+    def read() -> list[Any]:
+        """All modes, the outermost first."""
+        return dispatch._get_current_dispatch_mode_stack()
+
+    @staticmethod
+    def push(mode: Any) -> None:
+        """Put a mode on top."""
+        dispatch._push_mode(mode)
+
+    @staticmethod
+    def pop(mode: Any) -> None:
+        """Take the topmost mode off; torch keeps some kinds apart."""
+        dispatch._pop_mode(getattr(mode, "_mode_key", None))
+
+    @staticmethod
+    def flags() -> dict[str, bool]:
+        """What torch remembers of the modes."""
+        return {name: getattr(dispatch, name) for name in FLAGS if hasattr(dispatch, name)}
+
+    @staticmethod
+    def set_flags(values: dict[str, bool]) -> None:
+        """Have torch remember this."""
+        for name, value in values.items():
+            setattr(dispatch, name, value)
+        if FLAGS[2] in values:
+            dispatch.set_is_in_mode_without_ignore_compile_internals(values[FLAGS[2]])
+
+
+class FunctionModes:
+    """The function modes of this thread."""
+
+    @staticmethod
+    def read() -> list[Any]:
+        """All modes, the outermost first."""
+        return list(torch.overrides._get_current_function_mode_stack())
+
+    @staticmethod
+    def push(mode: Any) -> None:
+        """Put a mode on top."""
+        torch.overrides._push_mode(mode)
+
+    @staticmethod
+    def pop(mode: Any) -> None:
+        """Take the topmost mode off."""
+        torch.overrides._pop_mode()
+
+    @staticmethod
+    def flags() -> dict[str, bool]:
+        """Torch remembers nothing of these."""
+        return {}
+
+    @staticmethod
+    def set_flags(values: dict[str, bool]) -> None:
+        """Nothing to remember."""
+
+
+Stack = type[DispatchModes] | type[FunctionModes]
+
+
+def restack(stack: Stack, modes: list[Any]) -> None:
+    """Make these the modes of this thread; interrupted, it can be called again."""
+    now = stack.read()
+    same = 0
+    while same < min(len(now), len(modes)) and now[same] is modes[same]:
+        same += 1
+    for mode in reversed(now[same:]):
+        stack.pop(mode)
+    for mode in modes[same:]:
+        stack.push(mode)
+
+
+class ModeStep:
+    """Takes a mode off the thread that it is put on, wherever it lies by then."""
+
+    def __init__(self, mode: Any) -> None:
+        self.mode = mode
+        self.thread = threading.get_ident()
+        self.stack: Stack = FunctionModes if isinstance(mode, TorchFunctionMode) else DispatchModes
+        for other in _left_on.pop(self.thread, ()):
+            other()
+        self._below = self.stack.read()
+        self._flags = self.stack.flags()
+        # another of ours has changed them: its own are those from before
+        if self._flags and (others := [step for step in _on.values() if step._flags]):
+            self._flags = others[0]._flags
+        self._kept: list[Any] | None = None
+        _on[id(self)] = self
+
+    def __call__(self) -> None:
+        if threading.get_ident() != self.thread:
+            # nobody else can do it; until that thread puts a mode on again, this one passes everything on
+            _left_on.setdefault(self.thread, []).append(self)
+            return
+        # worked out once: an interrupt may leave others off for the moment
+        if self._kept is None:
+            self._kept = [mode for mode in self.stack.read() if mode is not self.mode]
+        restack(self.stack, self._kept)
+        _on.pop(id(self), None)
+        if self._flags:
+            self._set_flags(self._kept)
+
+    def _set_flags(self, modes: list[Any]) -> None:
+        """Have torch remember what is left."""
+        threads = [step.thread for step in _on.values() if step._flags]
+        nested = len(modes) == len(self._below) and all(map(operator.is_, modes, self._below))
+        if nested and not threads:
+            self.stack.set_flags(self._flags)
+        # taken off in another order than they were put on, torch remembers one that is gone
+        elif not threads or self.thread in threads:
+            now = _flags_of(modes)
+            self.stack.set_flags({name: now[name] for name in self._flags})
+
+
+def _flags_of(modes: list[Any]) -> dict[str, bool]:
+    """What torch would remember of these modes."""
+    values = (
+        bool(modes),
+        any(not mode.is_infra_mode() for mode in modes),
+        any(not getattr(mode, "ignore_compile_internals", bool)() for mode in modes),
+    )
+    return dict(zip(FLAGS, values))
+
+
+def put_on(undo: Undo, mode: Any) -> None:
+    """Put a mode on this thread, to be taken off wherever it lies by then."""
+    undo.add(ModeStep(mode))
+    mode.__enter__()
+
+
+@in_child
+def _take_all_off() -> None:
+    """In a forked child, on the only thread that there is."""
+    _left_on.clear()
+    for step in [step for step in _on.values() if step.thread == threading.get_ident()]:
+        step()
+    if _on:
+        DispatchModes.set_flags(
+            {name: _flags_of(DispatchModes.read())[name] for name in DispatchModes.flags()}
+        )
+    _on.clear()
+
+
+@context
+def modes_aside(undo: Undo) -> None:
+    """No dispatch mode on this thread."""
+    undo.add(restack, DispatchModes, DispatchModes.read())
+    # export has a stack of its own
+    if torch._ops._len_torch_dispatch_stack_pre_dispatch():
+        theirs = dispatch._disable_current_modes()
+        theirs.__enter__()
+        undo.add(once(theirs.__exit__), None, None, None)
+    restack(DispatchModes, [])
+
+
+@context
+def functions_aside(undo: Undo) -> None:
+    """No function mode on this thread, and no ``__torch_function__`` of a tensor's."""
+    bindings: Any = torch._C
+    undo.add(bindings._set_torch_function_state, bindings._get_torch_function_state())
+    bindings._set_torch_function_state(bindings._TorchFunctionState.ALL_DISABLED)
+
+
+@context
+def without_gradients(undo: Undo) -> None:
+    """As ``torch.no_grad()``."""
+    undo.add(torch._C._set_grad_enabled, torch.is_grad_enabled())
+    torch._C._set_grad_enabled(False)
+
+
+@context
+def kept_after_interrupt(undo: Undo) -> None:
+    """After an interrupt, modes, gradients and modules as they were: it can leave contexts of torch's own half done."""
+    modes = DispatchModes.read(), FunctionModes.read()
+    module = torch.nn.Module
+    # what fx replaces while it traces
+    methods = {name: module.__dict__[name] for name in ("__call__", "__getattr__")}
+    undo.add(_restore, *modes, torch.is_grad_enabled(), DispatchModes.flags(), methods)
+
+
+def _restore(
+    dispatched: list[Any],
+    functions: list[Any],
+    gradients: bool,
+    flags: dict[str, bool],
+    methods: dict[str, Any],
+) -> None:
+    if is_interrupted():
+        restack(DispatchModes, dispatched)
+        restack(FunctionModes, functions)
+        torch._C._set_grad_enabled(gradients)
+        DispatchModes.set_flags(flags)
+        for name, method in methods.items():
+            if torch.nn.Module.__dict__[name] is not method:
+                setattr(torch.nn.Module, name, method)

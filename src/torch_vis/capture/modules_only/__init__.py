@@ -1,1 +1,0 @@
-"""Recording calls of modules alone, without their operations."""

@@ -1,0 +1,384 @@
+"""Talk between ranks as it is recorded: each collective is a node, and so is each wait for what it receives.
+
+A collective writes its outputs, but what is in them counts only once somebody has waited: the wait is the node that
+makes the received values, and readers hang on it. A wait is a method of ``Work``, which is wrapped while a recorder is
+active. Where C++ code waits (the reducer of DistributedDataParallel does), nothing is seen of it: the node then stands
+before the first operation that reads what was received.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from torch_vis.capture.recording.op_plan import OpPlan
+from torch_vis.capture.recording.recorder import (
+    FORWARD,
+    SEED,
+    CallInfo,
+    Recorder,
+    backward_number,
+    clock,
+    current_autograd_node,
+    encode,
+    flat_tensors,
+    get_ident,
+    sequence_number,
+)
+from torch_vis.capture.recording.tensors import Tensor
+from torch_vis.graph.call import Special
+from torch_vis.graph.schema import RankGroup
+from torch_vis.ops.collectives import WAIT, Collective, Effects, effects, root_of
+
+C10D = "torch.distributed.distributed_c10d"
+# how a group of a mesh is described, and the one of all ranks
+MESH, WORLD = "mesh_", "default_pg"
+
+
+class Pending:
+    """A collective that nobody has waited for yet: the tensors that it fills, and the handle to wait by."""
+
+    __slots__ = ("backward", "comm", "receives", "scope", "tensors", "work", "work_ref")
+
+    def __init__(self, comm: int, tensors: list[Tensor], work: Any, scope: int, backward: int) -> None:
+        self.comm = comm
+        # whether it is a message, of which only the wait may tell who sent it
+        self.receives = False
+        self.tensors = tensors
+        # held until it is done, so that it can be asked
+        self.work = work
+        self.work_ref = None if work is None else weakref.ref(work)
+        self.scope, self.backward = scope, backward
+
+    def is_done(self) -> bool:
+        """Whether what it receives is there, as far as can be told without waiting."""
+        if self.work is None:
+            return self.work_ref is not None
+        # one of a fake group talks to nobody, and never says that it is done
+        if type(self.work).__name__ == "FakeWork" or self.work.is_completed():
+            self.work = None
+            return True
+        return False
+
+
+# ---------------------------------------------------------------- collectives
+
+
+def run_collective(rec: Recorder, plan: OpPlan, args: Any, kwargs: Any, frame: Any) -> Any:
+    """Run an operator that talks to other ranks, exactly as it would have, and record it."""
+    row = plan.collective
+    assert row is not None
+    site, in_engine = rec.place(frame)
+    group = _group(rec, row, args)
+    root = root_of(row, args)
+    position = rec.groups[group].position if group >= 0 else None
+    what = effects(row, position, root)
+    tensors = list(flat_tensors((*args, *kwargs.values())))
+    numbers = [rec.number_of(tensor) for tensor in tensors]
+    call = _call(rec, plan, row, group, args, kwargs, frame, what)
+    info = rec.calls[call]
+    taken = [t for slot, t in enumerate(tensors) if slot not in info.overwrites | info.shape_only]
+    if rec.pending and land_read(rec, taken):
+        numbers = [rec.number_of(tensor) for tensor in tensors]
+    if rec.keep:
+        rec.copy_before_write(tensors, info.writes)
+    started = clock()
+    out = plan.run(*args, **kwargs)
+    ended = clock()
+    node = rec.next_node()
+    for slot in info.writes:
+        rec.uninitialized.pop(numbers[slot], None)
+    filled = [tensors[slot] for slot in info.writes]
+    values = []
+    for tensor in filled:
+        values.append(rec.add(tensor, node))
+        rec.note_write(tensor, node)
+    memory = {_address(tensor) for tensor in tensors}
+    for tensor in flat_tensors((out,)):
+        if _address(tensor) not in memory:
+            values.append(rec.add(tensor, node))
+            filled.append(tensor)
+    thread = get_ident()
+    backward = _backward(in_engine)
+    scope = rec.current.get(thread, 0)
+    rec.write(
+        node, call, scope, site, sequence_number(), backward, thread, torch.is_grad_enabled(), started, ended,
+        -1, *numbers, *values,
+    )  # fmt: skip
+    rec.collective_nodes.append(node)
+    _add_row(rec, row, node, group, root, args)
+    if row.waits:
+        _keep(rec, node, filled)
+    else:
+        pending = Pending(len(rec.comms) - 1, filled, _work(out), scope, backward)
+        pending.receives = row.kind == "recv"
+        # those that are done need not be held on to; the new one is not known to the program yet
+        for other in rec.pending:
+            other.is_done()
+        rec.pending.append(pending)
+    return out
+
+
+def _add_row(rec: Recorder, row: Collective, node: int, group: int, root: int | None, args: Any) -> None:
+    ranks = rec.groups[group].ranks if group >= 0 else ()
+    peer = ranks[root] if root is not None and root < len(ranks) else -1
+    tag = args[row.tag] if row.tag is not None and row.tag < len(args) else 0
+    tag = tag if type(tag) is int else 0
+    # messages are counted by who sends them to whom; of a receive from anybody that is known once it is there
+    key = (group, row.kind, peer, tag) if row.kind in ("send", "recv") else (group,)
+    number = rec.comm_counts[key]
+    rec.comm_counts[key] += 1
+    rec.comms.append([node, group, number, peer, tag])
+
+
+def _address(tensor: Tensor) -> int:
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):
+        return id(tensor)
+
+
+def _backward(in_engine: bool) -> int:
+    node = current_autograd_node()
+    if node is not None:
+        return backward_number(node)
+    return SEED if in_engine else FORWARD
+
+
+def _call(
+    rec: Recorder,
+    plan: OpPlan,
+    row: Collective,
+    group: int,
+    args: Any,
+    kwargs: Any,
+    frame: Any,
+    what: Effects,
+) -> int:
+    """The template of a call, in which groups and reductions have names."""
+    shown = list(args)
+    if row.group is not None and row.group < len(shown):
+        shown[row.group] = Special("group", rec.groups[group].name if group >= 0 else "?")
+    if row.op is not None and row.op < len(shown) and isinstance(shown[row.op], torch.ScriptObject):
+        shown[row.op] = Special("reduce_op", _reduction(frame))
+    template, slots_of = encode(plan.name, tuple(shown), kwargs, rec.kept.objects)
+    key = (template, what.writes)
+    known = rec.comm_calls.get(key)
+    if known is not None:
+        return known
+
+    def slots(arguments: Any) -> tuple[int, ...]:
+        return tuple(slot for argument in arguments for slot in slots_of.get(argument, ()))
+
+    rec.calls.append(
+        CallInfo(
+            template,
+            sum(1 for _ in template.slots()),
+            slots(what.writes),
+            frozenset(slots(what.overwrites)),
+            frozenset(slots(what.unread)),
+            plan,
+        )
+    )
+    number = rec.comm_calls[key] = len(rec.calls) - 1
+    return number
+
+
+def _reduction(frame: Any) -> str:
+    """How numbers are added up, as the function of torch.distributed around the call was told; "?" if none says."""
+    deepest = frame
+    while frame is not None and frame.f_globals.get("__name__") != C10D:
+        frame = frame.f_back
+    if frame is None:
+        # C++ code calls by itself: the reducer of DistributedDataParallel, which divides and adds up
+        return "sum" if current_autograd_node() is not None or _in_engine(deepest) else "?"
+    names = frame.f_locals
+    op = getattr(names.get("opts"), "reduceOp", None) or names.get("op")
+    op = getattr(op, "op", op)
+    name = getattr(op, "name", None)
+    return str(name).lower() if name else "?"
+
+
+def _in_engine(frame: Any) -> bool:
+    while frame is not None and frame.f_code.co_name != "_engine_run_backward":
+        frame = frame.f_back
+    return frame is not None
+
+
+# ---------------------------------------------------------------- groups
+
+
+def _group(rec: Recorder, row: Collective, args: Any) -> int:
+    """The number of the group that a call is about, -1 where it is not known."""
+    if row.group is None or row.group >= len(args):
+        return -1
+    from torch.distributed.distributed_c10d import ProcessGroup
+
+    item: Any = args[row.group]
+    if isinstance(item, torch.ScriptObject):
+        item = ProcessGroup.unbox(item)
+    elif isinstance(item, str):
+        known = rec.group_numbers.get(item)
+        if known is not None:
+            return known
+        item = torch._C._distributed_c10d._resolve_process_group(item)  # type: ignore[arg-type]
+    if not isinstance(item, ProcessGroup):
+        return -1
+    known = rec.group_numbers.get(item.group_name)
+    if known is None:
+        known = rec.group_numbers[item.group_name] = len(rec.groups)
+        rec.groups.append(describe_group(item, {group.name for group in rec.groups}))
+    return known
+
+
+def describe_group(group: Any, taken: set[str]) -> RankGroup:
+    """A process group as plain data, under a name that no other has."""
+    import torch.distributed as dist
+
+    about = str(group.group_desc or "")
+    axis = about.removeprefix(MESH) if about.startswith(MESH) else ""
+    name = axis or ("world" if about == WORLD else about if about not in ("", "undefined") else "group")
+    unique, number = name, 1
+    while unique in taken:
+        unique, number = f"{name} {number}", number + 1
+    ranks = tuple(dist.get_process_group_ranks(group))
+    return RankGroup(unique, ranks, int(group.rank()), axis, str(dist.get_backend(group)))
+
+
+def _work(out: Any) -> Any:
+    """The handle to wait by that an operator returned, None where it returned none."""
+    last = out[-1] if isinstance(out, (tuple, list)) and out else out
+    if not isinstance(last, torch.ScriptObject):
+        return None
+    return torch._C._distributed_c10d.Work.unbox(last)
+
+
+# ---------------------------------------------------------------- waits
+
+
+def land(
+    rec: Recorder, pending: Pending, times: tuple[int, int], site: int, scope: int, backward: int
+) -> None:
+    """Record that what a collective receives is there: a node that writes its outputs again."""
+    _keep_source(rec, pending)
+    rec.pending.remove(pending)
+    tensors = pending.tensors
+    numbers = [rec.number_of(tensor) for tensor in tensors]
+    call = rec.comm_calls.get((WAIT, len(tensors)))
+    if call is None:
+        plan = OpPlan(None)
+        plan.name = WAIT
+        template, _ = encode(WAIT, tuple(tensors), {}, rec.kept.objects)
+        every = tuple(range(len(tensors)))
+        rec.calls.append(CallInfo(template, len(tensors), every, frozenset(), frozenset(), plan))
+        call = rec.comm_calls[WAIT, len(tensors)] = len(rec.calls) - 1
+    _write_wait(rec, pending, call, numbers, times, site, scope, backward)
+
+
+def _write_wait(
+    rec: Recorder,
+    pending: Pending,
+    call: int,
+    numbers: list[int],
+    times: tuple[int, int],
+    site: int,
+    scope: int,
+    backward: int,
+) -> None:
+    node = rec.next_node()
+    _keep(rec, node, pending.tensors)
+    values = []
+    for tensor in pending.tensors:
+        values.append(rec.add(tensor, node))
+        rec.note_write(tensor, node)
+    rec.write(
+        node, call, scope, site, sequence_number(), backward, get_ident(), torch.is_grad_enabled(), *times,
+        -1, *numbers, *values,
+    )  # fmt: skip
+    rec.collective_nodes.append(node)
+    rec.waits.append((node, pending.comm))
+
+
+def _keep(rec: Recorder, node: int, tensors: list[Tensor]) -> None:
+    """Keep what was received, which a replay takes as recorded."""
+    if rec.keep and tensors:
+        with torch._C._DisableTorchDispatch():
+            rec.kept.opaque_outputs[node] = [tensor.detach().clone() for tensor in tensors]
+
+
+def _keep_source(rec: Recorder, pending: Pending) -> None:
+    """Note who sent what was received from anybody."""
+    comm = rec.comms[pending.comm]
+    work = None if pending.work_ref is None else pending.work_ref()
+    if pending.receives and comm[3] < 0 and work is not None and comm[1] >= 0:
+        source, ranks = int(work._source_rank()), rec.groups[comm[1]].ranks
+        if 0 <= source < len(ranks):
+            comm[3] = ranks[source]
+
+
+def land_read(rec: Recorder, tensors: list[Tensor]) -> bool:
+    """Before tensors are read: record the waits, unseen so far, for collectives that have filled them."""
+    addresses = {_address(tensor) for tensor in tensors}
+    landed = False
+    for pending in list(rec.pending):
+        if any(_address(tensor) in addresses for tensor in pending.tensors) and pending.is_done():
+            _land_unseen(rec, pending)
+            landed = True
+    return landed
+
+
+def land_rest(rec: Recorder) -> None:
+    """At the end of a run: record the waits, unseen so far, for all collectives that are done."""
+    for pending in list(rec.pending):
+        if pending.tensors and pending.is_done():
+            _land_unseen(rec, pending)
+    rec.pending.clear()
+
+
+def _land_unseen(rec: Recorder, pending: Pending) -> None:
+    rec.uncaptured["unseen waits"] += 1
+    now = clock()
+    land(rec, pending, (now, now), -1, pending.scope, pending.backward)
+
+
+def run_wait_tensor(rec: Recorder, plan: OpPlan, args: Any, kwargs: Any, frame: Any) -> Any:
+    """Run the operator that waits for a functional collective, and record it as the wait for that."""
+    tensor = args[0] if args else kwargs["tensor"]
+    pending = next((p for p in rec.pending if any(t is tensor for t in p.tensors)), None)
+    if pending is None:
+        address = _address(tensor)
+        pending = next((p for p in rec.pending if any(_address(t) == address for t in p.tensors)), None)
+    started = clock()
+    out = plan.run(*args, **kwargs)
+    ended = clock()
+    # one that was waited for before, or that is none
+    if pending is None:
+        return out
+    site, in_engine = rec.place(frame)
+    template = plan.calls.get("wait")
+    if template is None:
+        call, _ = encode(plan.name, (tensor,), {}, rec.kept.objects)
+        rec.calls.append(CallInfo(call, 1, (0,), frozenset(), frozenset(), plan))
+        template = plan.calls["wait"] = len(rec.calls) - 1
+    # of several tensors each is waited for by itself
+    own = [t for t in pending.tensors if t is tensor] or [tensor]
+    rest = [t for t in pending.tensors if t is not tensor] if len(pending.tensors) > 1 else []
+    alone = Pending(pending.comm, own, None, pending.scope, pending.backward)
+    rec.pending.remove(pending)
+    if rest:
+        pending.tensors = rest
+        rec.pending.append(pending)
+    scope = rec.current.get(get_ident(), 0)
+    numbers = [rec.number_of(t) for t in own]
+    _write_wait(rec, alone, template, numbers, (started, ended), site, scope, _backward(in_engine))
+    return out
+
+
+def wait_ended(rec: Recorder, work: Any, times: tuple[int, int], frame: Any) -> None:
+    """Record the wait for a handle that has just returned."""
+    pending = next((p for p in rec.pending if p.work_ref is not None and p.work_ref() is work), None)
+    if pending is not None:
+        site, in_engine = rec.place(frame)
+        land(rec, pending, times, site, rec.current.get(get_ident(), 0), _backward(in_engine))

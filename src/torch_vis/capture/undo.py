@@ -1,0 +1,432 @@
+"""Undoing: what is done to torch, or to the process, for the length of a block is put back whatever happens.
+
+An interrupt (Ctrl-C, or whatever else a signal handler raises) can come at any instruction, in the middle of entering
+or of leaving a block too. Three habits make that harmless, and every block of ours that changes something has them:
+
+- how a thing is undone is said **before** it is done, and undoing what was not done does nothing;
+- an undo step can run **twice**: it looks at what is there and puts that right; after an interrupt all run again;
+- no code of ours runs between the end of the user's block and the ``try`` that is sure to undo. An ``__exit__``
+  written in Python can be interrupted before its first line; here ``with`` calls a method written in C, which resumes
+  a generator that stands inside its ``try`` already.
+
+A forked child inherits neither recordings nor what they do to torch (``in_child``).
+"""
+
+from __future__ import annotations
+
+import inspect
+import io
+import os
+import sys
+import threading
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from functools import partial, wraps
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+
+from torch_vis.errors import UsageError
+
+T = TypeVar("T")
+P = ParamSpec("P")
+MISSING = object()
+# the attribute of a wrapper that says whose it is, and what it stands for
+MARK = "torch_vis_patch"
+NO_MARK: tuple[Any, Any, Any] = (None, MISSING, None)
+
+
+class Undo:
+    """Steps that put things back, taken from the last to the first; each can run twice."""
+
+    def __init__(self) -> None:
+        self._steps: list[Callable[[], Any]] = []
+
+    def add(self, step: Callable[..., Any], *args: Any) -> None:
+        """Say how a thing that is about to be done is undone."""
+        self._steps.append(partial(step, *args))
+
+    def enter(self, context: Passage[T] | Context[T]) -> T:
+        """Enter another context, to be left with this one."""
+        passage: Passage[T] = passage_of(context)
+        # with the passage itself, which closes when nobody holds it
+        self.add(passage.__exit__, None, None, None)
+        return passage.enter()
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """Give an attribute another value, and its own back."""
+        self.add(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, value)
+
+    def run(self) -> None:
+        """Take all steps that are left; one that fails is tried twice, and keeps none of the others from its turn."""
+        failure: BaseException | None = None
+        while self._steps:
+            try:
+                self._steps[-1]()
+            except Exception as error:
+                failure = failure or error
+                # what a signal handler raised is over by now
+                with suppress(Exception):
+                    self._steps[-1]()
+            self._steps.pop()
+        if failure is not None:
+            raise failure
+
+
+def once(step: Callable[..., Any]) -> Callable[..., None]:
+    """A step that must not run twice, such as leaving a context of torch's."""
+    left = [step]
+
+    def taken(*args: Any) -> None:
+        if left:
+            left.pop()(*args)
+
+    return taken
+
+
+# ---------------------------------------------------------------- blocks
+
+
+class _Method:
+    """A method that ``with`` finds on the class, and calls as a function in C that belongs to one passage."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else getattr(passage_of(instance), self._name)
+
+    def __call__(self, instance: Any, *args: Any) -> Any:
+        return self.__get__(instance)(*args)
+
+
+class Passage(io.IOBase, Generic[T]):
+    """One way through a block, in and out.
+
+    A file's ``__exit__`` is written in C and does one thing, which is to call ``close``.
+    """
+
+    close: Callable[[], None]
+    __enter__: Any = _Method("enter")
+
+    def __init__(self, around: Generator[T, None, None]) -> None:
+        self._around = around
+        self._next: Callable[[], T] = partial(next, around)
+        self.close = around.close
+
+    @property
+    def enter(self) -> Callable[[], T]:
+        """What enters the block, a function in C."""
+        return _refuse if self.is_open else self._next
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the block has been entered and not been left."""
+        return inspect.getgeneratorstate(self._around) in (inspect.GEN_SUSPENDED, inspect.GEN_RUNNING)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the block has been left."""
+        return inspect.getgeneratorstate(self._around) == inspect.GEN_CLOSED
+
+
+def _refuse() -> Any:
+    raise UsageError("the block is entered already: one recording is one block")
+
+
+class Context(Generic[T]):
+    """Something that ``with`` takes: a subclass says in ``_begin`` what is done, and how it is undone."""
+
+    def _begin(self, undo: Undo) -> T:
+        """Do it; what comes back is what ``as`` names."""
+        raise NotImplementedError
+
+    def _ended(self, error: BaseException | None) -> None:
+        """Everything is undone, after the exception that ended the block, if one did."""
+
+    def _new_passage(self) -> Passage[T]:
+        """One way through the block."""
+        return Passage(_around(self._begin, self._ended))
+
+    __enter__: Any = _Method("enter")
+    __exit__: Any = _Method("__exit__")
+
+
+def passage_of(context: Any) -> Passage[Any]:
+    """The passage through a context that is under way, or else a new one."""
+    if isinstance(context, Passage):
+        return context
+    passage: Passage[Any] | None = context.__dict__.get("_passage")
+    if passage is None or passage.is_over:
+        passage = context.__dict__["_passage"] = context._new_passage()
+    return passage
+
+
+def is_open(context: Context[Any]) -> bool:
+    """Whether a context has been entered and not been left."""
+    passage: Passage[Any] | None = context.__dict__.get("_passage")
+    return passage is not None and passage.is_open
+
+
+def _around(
+    begin: Callable[[Undo], T], ended: Callable[[BaseException | None], None] | None = None
+) -> Generator[T, None, None]:
+    undo = Undo()
+    handled = sys.exc_info()[1]
+    try:
+        try:
+            try:
+                yield begin(undo)
+            finally:
+                undo.run()
+        finally:
+            undo.run()
+    # ``close`` raises it at the ``yield``
+    except GeneratorExit as closing:
+        if ended is not None:
+            error = _cause(closing)
+            error = None if error is handled else error
+            try:
+                ended(error)
+            except Exception:
+                # what came of an interrupted block may not be whole, and the interrupt is what has to be heard of
+                if error is None or isinstance(error, Exception):
+                    raise
+
+
+def _cause(error: BaseException | None) -> BaseException | None:
+    """What a block was closed for, itself in a block perhaps."""
+    while isinstance(error, GeneratorExit):
+        error = error.__context__
+    return error
+
+
+def is_interrupted() -> bool:
+    """Inside an undo step: whether it was an interrupt that ended the block, which can leave others half done."""
+    error = _cause(sys.exc_info()[1])
+    return error is not None and not isinstance(error, Exception)
+
+
+def context(begin: Callable[Concatenate[Undo, P], T]) -> Callable[P, Passage[T]]:
+    """Make a context of a function that does something and says before, in an ``Undo``, how it is undone.
+
+    >>> import torch
+    >>> @context
+    ... def without_gradients(undo):
+    ...     undo.add(torch.set_grad_enabled, torch.is_grad_enabled())
+    ...     torch.set_grad_enabled(False)
+    >>> with without_gradients():
+    ...     print(torch.is_grad_enabled())
+    False
+    >>> torch.is_grad_enabled()
+    True
+    """
+
+    @wraps(begin)
+    def made(*args: P.args, **kwargs: P.kwargs) -> Passage[T]:
+        return Passage(_around(lambda undo: begin(undo, *args, **kwargs)))
+
+    return made
+
+
+# ---------------------------------------------------------------- what several blocks share
+
+
+class Part(Protocol):
+    """Something done to torch: there or not, and asking twice changes nothing."""
+
+    def install(self) -> None:
+        """Do it, where it is not done."""
+
+    def remove(self) -> None:
+        """Undo it, where it is done."""
+
+
+# Re-entrant: a signal handler that traces meets it in the hands of the code that it has interrupted.
+_lock = threading.RLock()
+_shared: list[Shared] = []
+_in_child: list[Callable[[], None]] = []
+
+
+class Shared:
+    """Parts that are there for as long as anybody, on whichever thread, has need of them."""
+
+    def __init__(self, *parts: Part) -> None:
+        self.parts = parts
+        # by id, so that nothing of theirs is called
+        self.users: dict[int, Any] = {}
+        _shared.append(self)
+
+    def take(self, undo: Undo, user: Any) -> None:
+        """Have the parts there until ``undo``."""
+        undo.add(self.release, user)
+        with _lock:
+            self.users[id(user)] = user
+            self.install()
+
+    def release(self, user: Any) -> None:
+        """One needs them no longer."""
+        with _lock:
+            self.users.pop(id(user), None)
+            if not self.users:
+                self.remove()
+
+    def install(self) -> None:
+        """Have all parts there: at the first need, and when torch has loaded more."""
+        for part in self.parts:
+            part.install()
+
+    def remove(self) -> None:
+        """Take all parts away."""
+        for part in reversed(self.parts):
+            part.remove()
+
+
+class Patch:
+    """An attribute of torch's that stands wrapped.
+
+    Others wrap the same attribute, and unwrap it in any order. So each wrapper keeps for good what it was put around;
+    one that somebody brings back is never taken for an original. ``wrap`` makes a wrapper of what is to be wrapped; it
+    passes calls on without a look if ``wrapper`` is not itself, for then another of ours stands around it.
+    """
+
+    def __init__(self, owner: Callable[[], Any], name: str, wrap: Callable[[Any], Any]) -> None:
+        # gives None while torch has not loaded it
+        self.owner = owner
+        self.name = name
+        self.wrap = wrap
+        self.wrapper: Any = None
+        # what that wrapper was put around, and what is there without any wrapper of ours
+        self.original: Any = None
+        self.plain: Any = None
+
+    def install(self) -> None:
+        """Wrap the attribute as it is now."""
+        owner = self.owner()
+        if owner is None:
+            return
+        # a second time where a signal handler came in between
+        while self.wrapper is None or vars(owner).get(self.name) is not self.wrapper:
+            self.remove()
+            own = vars(owner).get(self.name, MISSING)
+            wrapper = self.wrapper
+            # the same as the last time, if it would stand for the same
+            if wrapper is None or getattr(wrapper, MARK)[2] is not own:
+                self.original = getattr(owner, self.name)
+                self.plain = _plain(self.original)
+                wrapper = self.wrap(self.original)
+                setattr(wrapper, MARK, (self, wrapper, own))
+                self.wrapper = wrapper
+            setattr(owner, self.name, wrapper)
+
+    def remove(self) -> None:
+        """Put back what a wrapper of ours stands for, unless somebody has put another around it."""
+        owner = self.owner()
+        if owner is None:
+            return
+        while True:
+            wrapper = vars(owner).get(self.name)
+            patch, itself, own = getattr(wrapper, MARK, NO_MARK)
+            # a wrapper that was made like ours has its attributes, too
+            if patch is not self or itself is not wrapper:
+                return
+            if own is not MISSING:
+                setattr(owner, self.name, own)
+            else:
+                with suppress(AttributeError):
+                    delattr(owner, self.name)
+
+
+def _plain(attribute: Any) -> Any:
+    """What an attribute is below all wrappers of ours that stand around it."""
+    while True:
+        patch, itself, _ = getattr(attribute, MARK, NO_MARK)
+        if itself is not attribute:
+            return attribute
+        attribute = patch.plain
+
+
+class Setting:
+    """A setting of the process that is another; one that the program sets meanwhile stays."""
+
+    def __init__(self, read: Callable[[], T], write: Callable[[T], None], other: Callable[[T], T]) -> None:
+        self._read: Callable[[], Any] = read
+        self._write: Callable[[Any], None] = write
+        self._other: Callable[[Any], Any] = other
+        self._values: tuple[Any, Any] | None = None
+
+    def install(self) -> None:
+        """Change it, where that is not done."""
+        if self._values is None:
+            before = self._read()
+            values = before, self._other(before)
+            # not where a signal handler has done it in between, before which it was another
+            if self._values is None:
+                self._values = values
+                self._write(values[1])
+
+    def remove(self) -> None:
+        """Set it back."""
+        values = self._values
+        if values is not None:
+            if self._read() == values[1]:
+                self._write(values[0])
+            self._values = None
+
+
+class Hooks:
+    """Functions in lists or tables of torch's, each there once."""
+
+    def __init__(
+        self, tables: Callable[[], list[tuple[Any, Callable[..., Any], Callable[..., Any]]]]
+    ) -> None:
+        # a list or dictionary, the function, and what registers it; nothing while torch has not loaded it
+        self._tables = tables
+
+    def install(self) -> None:
+        """Register those that are not registered."""
+        for table, function, register in self._tables():
+            if function not in _values(table):
+                register(function)
+
+    def remove(self) -> None:
+        """Take them out."""
+        for table, function, _ in self._tables():
+            take_out(table, function)
+
+
+def _values(table: Any) -> list[Any]:
+    return list(table.values() if isinstance(table, dict) else table)
+
+
+def take_out(table: Any, function: Any) -> None:
+    """Take a function out of a list or dictionary, however often it is in it."""
+    if isinstance(table, dict):
+        for key in [key for key, value in list(table.items()) if value is function]:
+            table.pop(key, None)
+    else:
+        with suppress(ValueError):
+            while True:
+                table.remove(function)
+
+
+# ---------------------------------------------------------------- forks
+
+
+def in_child(function: Callable[[], None]) -> None:
+    """Call a function in every forked child: the threads that record, and what they were at, are not in it."""
+    _in_child.append(function)
+
+
+def _forked() -> None:
+    global _lock
+    # another thread may have held it
+    _lock = threading.RLock()
+    for shared in _shared:
+        shared.users.clear()
+        shared.remove()
+    for function in _in_child:
+        function()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
