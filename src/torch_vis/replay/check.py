@@ -1,4 +1,4 @@
-"""``Trace.check``: a graph is right when running it again, three ways, gives every bit that the run gave."""
+"""``Trace.check``: a graph is right when its edges name what is read, and running it again gives every bit."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import torch
 from torch_vis.capture.kept_tensors import KeptTensors, copy_of
 from torch_vis.errors import CheckFailed, TensorsMissing
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.schema import Flag, Kind, Role
+from torch_vis.graph.schema import RECORDED, Flag, Kind, Role
 from torch_vis.graph.text import and_more, many
+from torch_vis.replay.edge_proof import prove_edges
 from torch_vis.replay.perturb import EXTREMES, PERTURBATIONS, Change, scramble
+from torch_vis.replay.poisoned_replay import PoisonedReplay
 from torch_vis.replay.replay import Replay, ReplayPlan, flat, quiet, same_bits, where
 
 Progress = Callable[[str], None]
@@ -35,6 +37,8 @@ class CheckResult(NamedTuple):
     """How many random orders were replayed."""
     inputs: int | None
     """How many pairs of an input and an output were proved; None where inputs were not perturbed."""
+    edges: int = 0
+    """How many edges were proved: each names bytes that are read, and together they name all of them."""
 
     def __str__(self) -> str:
         if not self.results:
@@ -43,7 +47,8 @@ class CheckResult(NamedTuple):
         inputs = "" if self.inputs is None else f"; {many(self.inputs, 'input-output pair')} proved"
         return (
             f"{many(self.results, 'result')} equal bit for bit: {many(self.operations, 'operation')} in order, "
-            f"{self.pruned:,} pruned, {many(self.shuffles, 'random order')}{inputs}"
+            f"pruned to {self.pruned:,}, {many(self.shuffles, 'random order')}; "
+            f"{many(self.edges, 'edge')} proved{inputs}"
         )
 
 
@@ -54,9 +59,13 @@ def check(
     inputs: bool = False,
     shuffles: int = 2,
     seed: int = 0,
+    approximate: bool = False,
     progress: Progress | None = None,
 ) -> CheckResult:
-    """Replay in order, pruned and shuffled, and compare; raises ``CheckFailed`` at the first difference."""
+    """Prove the edges; replay in order, pruned and shuffled, and compare. Raises ``CheckFailed`` at the first fault.
+
+    ``approximate`` allows edges that are there only because they could not be ruled out.
+    """
     changed = held.changed()
     if changed:
         raise TensorsMissing(
@@ -64,7 +73,7 @@ def check(
         )
     if not held.results and graph.results:
         raise TensorsMissing(
-            "this trace holds no tensors (loaded from a file, or traced with keep=False); trace again to check it"
+            "this trace holds no tensors (loaded from a file, or traced with hold=False); trace again to check it"
         )
     if any(
         tensor.device.type == "meta" or type(tensor).__name__ == "FakeTensor"
@@ -73,13 +82,15 @@ def check(
         raise TensorsMissing(
             "the run used meta or fake tensors, which hold no data to replay; trace with real tensors to check"
         )
+    graph.check()
+    edges = prove_edges(graph, approximate=approximate)
     oracle = _Oracle(graph, held, progress or (lambda _: None))
     oracle.in_order()
     pruned = oracle.pruned()
     for turn in range(shuffles):
         oracle.shuffled(random.Random(seed + turn))
     pairs = oracle.inputs() if inputs else None
-    return CheckResult(len(graph), len(graph.results), pruned, shuffles, pairs)
+    return CheckResult(len(graph), len(graph.results), pruned, shuffles, pairs, edges)
 
 
 class _Oracle:
@@ -96,9 +107,9 @@ class _Oracle:
         self.everything = list(range(len(graph.results)))
 
     def in_order(self) -> None:
-        """Replay every operation in order: this proves the call templates."""
+        """Replay every operation in order, each on what its edges name: this proves the call templates."""
         self.progress("replay in order")
-        replay = Replay(self.graph, self.held, self.plan)
+        replay = PoisonedReplay(self.graph, self.held, self.plan)
         replay.run(range(len(self.graph)), states=self.states)
         wrong = self._differing(replay, self.everything)
         if wrong:
@@ -131,7 +142,8 @@ class _Oracle:
         graph = self.graph
         outputs = [r for r in self.everything if graph.results[r].kind == "output"]
         taken = {r: self._ancestors([r])[1] for r in outputs}
-        base = {r: self._result(self._replay_all(None), r).clone() for r in outputs}
+        plain = self._replay_all(None)
+        base = {r: self._result(plain, r).clone() for r in outputs}
         pairs = 0
         for value in self._input_values():
             self.progress(f"perturb {graph.values[value].name or value}")
@@ -224,8 +236,8 @@ class _Oracle:
             raise CheckFailed(
                 f"{names} differ, because an operation gives other bits each time: {where(self.graph, unsteady)}"
             )
-        makers = [self.graph.outcomes[r].value.producer for r in wrong]
-        nodes = sorted(maker.index for maker in makers if maker is not None)
+        producers = [self.graph.outcomes[r].value.producer for r in wrong]
+        nodes = sorted(producer.index for producer in producers if producer is not None)
         culprit = (
             f"; the first operation whose result is known to differ is {where(self.graph, nodes[0])}"
             if nodes
@@ -240,7 +252,9 @@ class _Oracle:
         return [r for r in results if not same_bits(self._result(replay, r), self.held.results[r])]
 
     def _result(self, replay: Replay, result: int) -> torch.Tensor:
-        return replay.tensor(self.graph.outcomes[result].value.index)
+        value = self.graph.outcomes[result].value.index
+        replay.must_be_there(value)
+        return replay.tensor(value)
 
     def _ancestors(self, results: list[int]) -> tuple[Any, Any]:
         """Which nodes lead to some results, and which values are taken on the way."""
@@ -319,9 +333,7 @@ def passes(
     for node in range(len(graph)):
         if wanted[node]:
             reads = _reached_reads(graph, node, reached)
-            if reads and (
-                graph.node_flags[node] & Flag.OPAQUE or _moves(replay, node, reads, changes, states)
-            ):
+            if reads and (graph.node_flags[node] & RECORDED or _moves(replay, node, reads, changes, states)):
                 reached[graph.out_value[slice(*graph.output_span(node))]] = True
         replay.run([node], states=states, release=False)
     return {goal for goal in goals if _holds(graph, _own_sources(graph, goal), reached)}
@@ -399,7 +411,8 @@ def _results(
                 if change is not None:
                     tensor = replay.tensor(value)
                     tensor.copy_(change(tensor.clone()))
-            tensors = [replay.tensor(value).clone() for value in arguments]
+            copies = {value: replay.tensor(value).clone() for value in arguments}
+            tensors = [copies[value] for value in arguments]
             args, kwargs = plan.prepared(node).arguments(tensors)
             drawn_from = plan.generator(node) if graph.node_flags[node] & Flag.RANDOM else None
             if drawn_from is not None and node in states:

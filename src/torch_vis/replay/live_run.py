@@ -6,8 +6,10 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from torch_vis.capture.containers import PLAIN
 from torch_vis.errors import TensorsMissing, UsageError
 from torch_vis.graph.graph import Graph
+from torch_vis.graph.metrics import COSTS
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Role
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch_vis.capture.compilers.program import Program
     from torch_vis.capture.kept_tensors import KeptTensors
-    from torch_vis.graph.metrics import Metrics
+    from torch_vis.graph.metrics import Column, Metrics
 
 
 # A saved trace opens without torch, so that nothing here may import it before it is used.
@@ -62,7 +64,9 @@ class CallSignature:
             raise UsageError(
                 f"these inputs {difference}; the recorded run took {', '.join(map(repr, self.names)) or 'none'}"
             )
-        if _literals(args, kwargs) != self._literals:
+        # 1, 1.0 and True are equal, and make another program
+        given = _literals(args, kwargs)
+        if given != self._literals or [*map(type, given)] != [*map(type, self._literals)]:
             raise UsageError(
                 f"the run was recorded with {self._literals} beside its tensors; another value may be another program, "
                 "so trace again"
@@ -113,16 +117,18 @@ def _literals(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
     from torch.utils import _pytree as pytree
 
     leaves = pytree.tree_leaves((args, [kwargs[name] for name in sorted(kwargs)]))
-    return [leaf for leaf in leaves if isinstance(leaf, (bool, int, float, str))]
+    return [leaf for leaf in leaves if isinstance(leaf, PLAIN) and leaf is not None]
 
 
 def input_values(graph: Graph, names: Sequence[str]) -> dict[str, int]:
     """The value of each input that the run took; one that it never touched has none."""
     wanted = set(names)
     values: dict[str, int] = {}
-    for value in graph.inputs:
-        if graph.value_role[value.index] == Role.INPUT and value.name in wanted:
-            values.setdefault(str(value.name), value.index)
+    from_outside = (graph.value_producer < 0) & (graph.value_role == int(Role.INPUT))
+    for index in from_outside.nonzero()[0].tolist() if wanted else ():
+        name = graph.values[index].name
+        if name in wanted:
+            values.setdefault(str(name), index)
     return values
 
 
@@ -158,6 +164,8 @@ class LiveRun(Run):
     """What a compiler's front-end captured, where the trace went through one."""
     kept: KeptTensors | None
     """The tensors that ``check`` and ``run`` start from and compare with; None where none are held."""
+    activations: dict[str, list[Any]]
+    """What ``keep`` of ``trace`` asked for: for each place the list of what its calls gave."""
     entry: CallSignature | None
     """How the run was called, so that it can be called on other inputs."""
 
@@ -174,9 +182,12 @@ class LiveRun(Run):
         program: Program | None = None,
         entry: CallSignature | None = None,
     ) -> None:
-        super().__init__(graph, metrics, limits, meta)
+        super().__init__(graph, with_costs(graph, metrics), limits, meta)
         self.output, self.error, self.program = output, error, program
         self.kept, self.entry = kept, entry
+        self.activations = {}
+        # what the reruns of this run share, once there is one
+        self._planner: Any = None
 
     def needs_tensors(self, purpose: str) -> KeptTensors:
         """The tensors that are held; raises ``TensorsMissing`` where there are none to ``purpose`` with."""
@@ -184,7 +195,27 @@ class LiveRun(Run):
             raise TensorsMissing(f"this was worked out on shapes: there are no numbers to {purpose} it with")
         if self.kept is None:
             raise TensorsMissing(
-                "this trace holds no tensors (loaded from a file, released, or traced with keep=False); "
+                "this trace holds no tensors (loaded from a file, released, or traced with hold=False); "
                 f"trace again to {purpose} it"
             )
         return self.kept
+
+
+def with_costs(graph: Graph, metrics: Metrics) -> Metrics:
+    """The metrics with the columns of ``COSTS`` added, which are computed when one is first asked for."""
+
+    def compute() -> Mapping[str, Column]:
+        from torch_vis.ops.cost import costs
+
+        computed = costs(graph, metrics.get("stored"))
+        return {
+            name: metrics[name].filled(column) if name in metrics else column
+            for name, column in computed.items()
+        }
+
+    def formulas_version() -> int:
+        from torch_vis.ops.cost.registry import version
+
+        return version()
+
+    return metrics.with_later(COSTS, compute, version=formulas_version)

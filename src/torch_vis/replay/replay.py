@@ -8,26 +8,29 @@ lacks shows as a wrong result, whatever aliasing the original program had.
 from __future__ import annotations
 
 import ast
-import contextlib
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torch_vis.capture.kept_tensors import KeptTensors, copy_of
-from torch_vis.errors import CheckFailed, TensorsMissing
+from torch_vis.capture.modes import kept_after_interrupt, without_gradients
+from torch_vis.capture.undo import Undo, context
+from torch_vis.errors import CheckFailed, TensorsMissing, TorchVisError
 from torch_vis.graph.call import Call, Slot, Special
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.schema import Flag, Kind
+from torch_vis.graph.schema import RECORDED, Flag, Kind
 from torch_vis.ops.schemas import resolve
 
 # every byte of memory that nothing has written in a replay
 POISON = 0xFF
 # plain numbers: an enum's members are slow to get
-OPAQUE, RANDOM, GRAD_MODE = int(Flag.OPAQUE), int(Flag.RANDOM), int(Flag.GRAD_MODE)
+COLLECTIVE, RANDOM, GRAD_MODE = int(Flag.COLLECTIVE), int(Flag.RANDOM), int(Flag.GRAD_MODE)
 
 # from the text of a ``Special`` in a call template to the object that it stands for
 BUILDERS: dict[str, Callable[[str], Any]] = {
@@ -49,6 +52,8 @@ class Replay:
         self.memory: dict[int, torch.UntypedStorage] = {}
         # tensors without plain memory (sparse, nested, quantized), by storage
         self.objects: dict[int, torch.Tensor] = {}
+        # blocks that are there in name only: those of wrappers around other tensors
+        self.hollow: set[int] = set()
         # of what each node made, where they were asked for
         self.digests: dict[int, str] | None = None
         for value, tensor in held.opaque_tensors.items():
@@ -70,16 +75,18 @@ class Replay:
         states: dict[int, Any] | None = None,
         digests: bool = False,
         release: bool = True,
+        done: Mapping[int, Sequence[int]] | None = None,
     ) -> None:
         """Execute nodes in the given order.
 
         ``states`` has the random state before each random node; of a node that is not in it the recorded state is used,
         or the stream goes on, and the state is added. Memory that no later one of these nodes and no result needs is
-        let go, unless ``release`` is off.
+        let go, unless ``release`` is off; ``done`` is the plan's ``last_uses`` of these nodes, where it is known.
         """
         if digests:
             self.digests = {}
-        done = self.plan.last_uses(nodes) if release and not digests else {}
+        if done is None or digests or not release:
+            done = self.plan.last_uses(nodes) if release and not digests else {}
         with quiet(self.plan.generators):
             for node in nodes:
                 self.run_node(node, states)
@@ -88,39 +95,67 @@ class Replay:
                     self.objects.pop(storage, None)
 
     def run_node(self, node: int, states: dict[int, Any] | None) -> None:
-        """Execute one node, as ``run`` does."""
-        graph = self.graph
-        flags = self.plan.flags[node]
-        if flags & OPAQUE:
-            for value in graph.out_value[slice(*graph.output_span(node))]:
-                storage = int(graph.value_storage[value])
-                if storage not in self.memory and storage in self.held.storages:
-                    self.restore(storage)
-            for value, content in zip(
-                graph.out_value[slice(*graph.output_span(node))],
-                self.held.opaque_outputs.get(node, ()),
-                strict=False,
-            ):
-                self.tensor(int(value)).copy_(content)
-            return
-        prepared = self.plan.prepared(node)
-        tensors = [self.tensor(value) for value in self.plan.arguments(node)]
-        args, kwargs = prepared.arguments(tensors)
-        if flags & RANDOM and states is not None:
-            self._seed(node, states)
+        """Execute one node, as ``run`` does; whatever a damaged graph makes torch raise is a ``CheckFailed``."""
         try:
-            grad_mode = bool(flags & GRAD_MODE)
-            if torch.is_grad_enabled() != grad_mode:
-                torch._C._set_grad_enabled(grad_mode)  # ``quiet``, around the whole replay, puts it back
-            result = prepared.run(*args, **kwargs)
+            if self.plan.flags[node] & RECORDED:
+                self._take_recorded(node)
+                return
+            if self.hollow:
+                self._refuse_hollow(node)
+            tensors = self.tensors(self.plan.arguments(node))
+            if self.plan.flags[node] & RANDOM and states is not None:
+                self._seed(node, states)
+            self._bind(node, tensors, self.call(node, tensors))
+            if self.digests is not None:
+                values = self.graph.out_value[slice(*self.graph.output_span(node))]
+                self.digests[node] = "".join(digest(self.tensor(int(value))) for value in values)
+        except TorchVisError:
+            raise
         except Exception as error:
             raise CheckFailed(
-                f"replay of {where(graph, node)} raised {type(error).__name__}: {error}"
+                f"replay of {where(self.graph, node)} raised {type(error).__name__}: {error}"
             ) from error
-        self._bind(node, tensors, result)
-        if self.digests is not None:
-            values = graph.out_value[slice(*graph.output_span(node))]
-            self.digests[node] = "".join(digest(self.tensor(int(value))) for value in values)
+
+    def _refuse_hollow(self, node: int) -> None:
+        """Raise where an operation would read memory that is not there."""
+        graph = self.graph
+        span = slice(*graph.input_span(node))
+        for value in graph.in_value[span][graph.in_kind[span] != Kind.SHAPE].tolist():
+            self.must_be_there(value)
+
+    def must_be_there(self, value: int) -> None:
+        """Raise if a value lies in memory that is there in name only."""
+        if self.block(value) in self.hollow:
+            raise CheckFailed(
+                f"value {value} is a wrapper around another tensor and has no memory to be read"
+            )
+
+    def call(self, node: int, tensors: Sequence[torch.Tensor]) -> Any:
+        """What a node's operator gives for these tensors in its slots."""
+        prepared = self.plan.prepared(node)
+        args, kwargs = prepared.arguments(tensors)
+        grad_mode = bool(self.plan.flags[node] & GRAD_MODE)
+        if torch.is_grad_enabled() != grad_mode:
+            torch._C._set_grad_enabled(grad_mode)  # ``quiet``, around the whole replay, puts it back
+        return prepared.run(*args, **kwargs)
+
+    def _take_recorded(self, node: int) -> None:
+        """Put what code that could not be looked into, or another rank, left behind where it was left.
+
+        What a collective receives is there once somebody has waited for it: until then its outputs are nonsense.
+        """
+        graph = self.graph
+        values = graph.out_value[slice(*graph.output_span(node))]
+        for value in values:
+            storage = int(graph.value_storage[value])
+            if storage not in self.memory and storage in self.held.storages:
+                self.restore(storage)
+        contents = self.held.opaque_outputs.get(node, ())
+        if self.plan.flags[node] & COLLECTIVE and not contents:
+            for value in values:
+                spoil(self.tensor(int(value)))
+        for value, content in zip(values, contents, strict=False):
+            self.tensor(int(value)).copy_(content)
 
     def _bind(self, node: int, tensors: Sequence[torch.Tensor], result: Any) -> None:
         """Let the values that a node makes lie on the memory that it wrote or returned."""
@@ -129,7 +164,7 @@ class Replay:
         slots, values = graph.out_slot[begin:end].tolist(), graph.out_value[begin:end].tolist()
         written = [tensors[-1 - slot] for slot in slots if slot < 0]
         fresh = [t for t in flat(result) if not any(t is other for other in written)]
-        if len(fresh) + len(written) != len(slots):
+        if len(fresh) + len(written) != len(slots) or max(slots, default=-1) >= len(fresh):
             recorded = len(slots) - len(written)
             raise CheckFailed(
                 f"replay of {where(graph, node)} returned {len(fresh)} tensors where {recorded} were recorded"
@@ -156,6 +191,8 @@ class Replay:
         born_here = storage >= 0 and graph.storage_birth[storage] == node
         if born_here or storage not in self.memory:
             self.memory[storage] = tensor.untyped_storage()
+            if type(tensor) is not torch.Tensor and is_traceable_wrapper_subclass(tensor):
+                self.hollow.add(storage)
         elif tensor.untyped_storage()._cdata != self.memory[storage]._cdata:
             if is_write:
                 self.memory[storage] = tensor.untyped_storage()
@@ -184,14 +221,32 @@ class Replay:
                 int(graph.storage_bytes[own]), graph.devices[graph.storage_device[own]]
             )
         dtype, reach = self.plan.form(int(graph.value_type[value]))
-        offset = int(graph.value_offset[value])
-        needed = (offset + reach) * dtype.itemsize
+        needed = (int(graph.value_offset[value]) + reach) * dtype.itemsize
         if block.nbytes() < needed:
+            if storage in self.held.storages and not self.plan.written[storage]:
+                raise CheckFailed(f"value {value} ({row}) reaches beyond its memory")
             block.resize_(needed)
+        return self.on_block(value, block)
+
+    def on_block(self, value: int, block: torch.UntypedStorage, start: int = 0) -> torch.Tensor:
+        """A tensor of a value's geometry on some block, which begins at byte ``start`` of the value's own."""
+        row = self.graph.types[self.graph.value_type[value]]
+        dtype, reach = self.plan.form(int(self.graph.value_type[value]))
+        offset = int(self.graph.value_offset[value])
+        if start:
+            offset = offset - start // dtype.itemsize if reach else 0
         tensor = torch.empty(0, dtype=dtype, device=block.device).set_(block, offset, row.shape, row.stride)
         if row.conj:
             tensor = torch._conj(tensor)
         return torch._neg_view(tensor) if row.neg else tensor
+
+    def tensors(self, values: Sequence[int]) -> list[torch.Tensor]:
+        """Values as arguments of one call: what was one tensor is one again, since some kernels ask for that."""
+        tensors = [self.tensor(value) for value in values]
+        if len(values) > 1 and len(set(values)) < len(values):
+            by_value = dict(zip(values, tensors))
+            return [by_value[value] for value in values]
+        return tensors
 
     def _seed(self, node: int, states: dict[int, Any]) -> None:
         generator = self.plan.generator(node)
@@ -222,7 +277,7 @@ class ReplayPlan:
         if missing.any():
             value = graph.values[int(np.flatnonzero(missing)[0])]
             raise TensorsMissing(
-                f"{value!r} is not held by this trace, so it cannot be replayed; trace with keep=True"
+                f"{value!r} is not held by this trace, so it cannot be replayed; trace with hold=True"
             )
 
     def _supplied(self) -> Any:
@@ -284,7 +339,8 @@ class ReplayPlan:
         """The generator that a random node draws from."""
         graph = self.graph
         prepared = self.prepared(node)
-        explicit = prepared.kwargs.get("generator")
+        given = (*prepared.args, *prepared.kwargs.values())
+        explicit = next((item for item in given if isinstance(item, torch.Generator)), None)
         if explicit is not None:
             return explicit
         start, stop = graph.output_span(node)
@@ -378,22 +434,17 @@ def _fill(item: Any, tensors: Sequence[torch.Tensor]) -> Any:
     return item
 
 
-@contextlib.contextmanager
-def quiet(generators: Iterable[torch.Generator]) -> Iterator[None]:
+@context
+def quiet(undo: Undo, generators: Iterable[torch.Generator]) -> None:
     """No gradients, no autocast, and every random generator put back afterwards."""
-    saved = [(generator, generator.get_state()) for generator in generators]
-    devices = (
-        list(range(torch.cuda.device_count()))
-        if torch.cuda.is_available() and torch.cuda.is_initialized()
-        else []
-    )
-    with torch.random.fork_rng(devices=devices), torch.no_grad():
-        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-            try:
-                yield
-            finally:
-                for generator, state in saved:
-                    generator.set_state(state)
+    undo.enter(kept_after_interrupt())
+    cuda = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
+    for generator in (torch.default_generator, *cuda, *generators):
+        undo.add(generator.set_state, generator.get_state())
+    undo.enter(without_gradients())
+    for device in ("cpu", "cuda"):
+        undo.add(torch.set_autocast_enabled, device, torch.is_autocast_enabled(device))
+        torch.set_autocast_enabled(device, False)
 
 
 def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
@@ -403,10 +454,15 @@ def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
     return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
 
 
-def poisoned(size: int, device: str) -> torch.UntypedStorage:
-    """A block that holds nonsense: NaN for floating types, -1 for integers."""
+def poisoned(size: int, device: str, poison: int = POISON) -> torch.UntypedStorage:
+    """A block that holds nonsense: NaN for floating types and -1 for integers, or some other byte everywhere."""
     block = torch.UntypedStorage(size, device=torch.device(device))
-    return block if device == "meta" else block.fill_(POISON)  # type: ignore[attr-defined]
+    return block if device == "meta" else block.fill_(poison)  # type: ignore[attr-defined]
+
+
+def spoil(tensor: torch.Tensor) -> None:
+    """Write nonsense over all that a tensor shows: NaN, -1 or true."""
+    tensor.fill_(math.nan if tensor.is_floating_point() or tensor.is_complex() else -1)
 
 
 def flat(result: Any) -> Iterator[torch.Tensor]:
@@ -465,6 +521,8 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors agree in shape, type and every bit; NaN equals itself, 0.0 does not equal -0.0."""
     if a.dtype != b.dtype or (not a.is_nested and a.shape != b.shape):
         return False
+    if a.device.type == "meta":
+        return b.device.type == "meta"
     left, right = plain_parts(a), plain_parts(b)
     return len(left) == len(right) and all(
         x.shape == y.shape and x.dtype == y.dtype and torch.equal(plain_bytes(x), plain_bytes(y))

@@ -2,40 +2,54 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
-from torch_vis.capture.containers import named_tensors
+from torch_vis.capture.containers import (
+    Form,
+    filled,
+    form_leaves,
+    inner_tensors,
+    named_tensors,
+    with_tensors,
+)
+from torch_vis.capture.edits import (
+    EditPlace,
+    Replacement,
+    changed,
+    check_replacement,
+    same_form,
+    sliced,
+    takes_first,
+)
 from torch_vis.capture.kept_tensors import KeptTensors, copy_of
 from torch_vis.errors import CheckFailed, TensorsMissing, UsageError
-from torch_vis.graph.graph import Graph
-from torch_vis.graph.io.atomic import replacing
+from torch_vis.graph.graph import Graph, Node
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import many
 from torch_vis.ops.higher_order import BRANCHES
+from torch_vis.replay.activation_file import InMemory, keeper
 from torch_vis.replay.live_run import input_values, refused_sizes
-from torch_vis.replay.replay import Replay, ReplayPlan, plain_bytes, where
+from torch_vis.replay.replay import Replay, ReplayPlan, quiet, where
 from torch_vis.replay.slicing import (
+    KeptValue,
+    Places,
     ReplayTarget,
+    Sight,
     all_nodes,
     descendants,
-    forward_names,
+    first_touched,
+    full_index,
     gradient_names,
+    kept_values,
     needed_nodes,
     only_touched,
-    targets,
-    value_names,
 )
 
 if TYPE_CHECKING:
@@ -43,72 +57,7 @@ if TYPE_CHECKING:
     from torch_vis.replay.live_run import LiveRun
 
 
-DTYPES = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
-    "int16": "I16", "int8": "I8", "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64", "bool": "BOOL",
-    "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2", "complex64": "C64",
-}  # fmt: skip
-
-
-class InMemory:
-    """Keeps tensors in a dictionary."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, torch.Tensor] = {}
-
-    def put(self, name: str, tensor: torch.Tensor, *, copy: bool) -> None:
-        """Keep a tensor; a copy of it where its memory is written to later."""
-        self.kept[name] = tensor.clone() if copy else tensor
-
-
-class OnDisk:
-    """Writes tensors to their places in a safetensors file as they come; sizes are known before the run."""
-
-    def __init__(self, file: BinaryIO, graph: Graph, values: Mapping[str, int]) -> None:
-        self.kept: dict[str, torch.Tensor] = {}
-        self.refused: list[str] = []
-        self._file = file
-        self._places: dict[str, int] = {}
-        header: dict[str, Any] = {"__metadata__": {"written by": "torch_vis"}}
-        end = 0
-        for name, value in values.items():
-            row = graph.types[graph.value_type[value]]
-            if row.dtype not in DTYPES or row.nbytes is None:
-                self.refused.append(name)
-                continue
-            header[name] = {
-                "dtype": DTYPES[row.dtype], "shape": list(row.shape), "data_offsets": [end, end + row.nbytes]
-            }  # fmt: skip
-            self._places[name] = end
-            end += row.nbytes
-        text = json.dumps(header).encode()
-        text += b" " * (-len(text) % 8)
-        self._file.write(len(text).to_bytes(8, "little") + text)
-        self._start = 8 + len(text)
-        self._file.truncate(self._start + end)
-
-    def put(self, name: str, tensor: torch.Tensor, *, copy: bool) -> None:
-        """Write a tensor to its place."""
-        if name in self._places:
-            self._file.seek(self._start + self._places[name])
-            self._file.write(plain_bytes(tensor).cpu().numpy().tobytes())
-
-
-@contextmanager
-def keeper(
-    graph: Graph, values: Mapping[str, int], path: str | os.PathLike[str] | None
-) -> Iterator[InMemory | OnDisk]:
-    """A place for the named values of a run: memory, or the file at ``path``."""
-    if path is None:
-        yield InMemory()
-        return
-    if os.path.splitext(os.fspath(path))[1] != ".safetensors":
-        raise UsageError(f"activations are written to a .safetensors file, not {os.fspath(path)!r}")
-    with replacing(path) as file:
-        yield OnDisk(file, graph, values)
-
-
-Replacement = torch.Tensor | Callable[[Any], Any]
+VIEW = int(Flag.VIEW)
 
 
 @dataclass(repr=False)
@@ -127,8 +76,8 @@ class Rerun:
     """The gradients by the name of what they belong to, where the trace has a backward pass."""
     state: dict[str, torch.Tensor] = field(default_factory=dict)
     """State that the run changes (running statistics, caches), as it would be; the model's own is not touched."""
-    kept: dict[str, torch.Tensor] = field(default_factory=dict)
-    """The tensors that ``keep`` asked for; empty where they went to a file."""
+    kept: dict[str, Any] = field(default_factory=dict)
+    """What ``keep`` asked for, in the form in which each module returned it; empty where it went to a file."""
     ran: int = 0
     """How many operations ran."""
     limits: tuple[str, ...] = ()
@@ -136,6 +85,7 @@ class Rerun:
     basis: Basis | None = field(default=None, repr=False)
     """The memory of the whole run, where ``keep="all"`` kept it, and what ``again`` starts from."""
     _again: Callable[..., Rerun] | None = field(default=None, repr=False)
+    _at: Callable[[str], torch.Tensor | None] | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         parts = [f"{many(self.ran, 'operation')} ran"]
@@ -143,6 +93,10 @@ class Rerun:
             f"{len(of):,} {what}" for what, of in (("gradients", self.gradients), ("kept", self.kept)) if of
         ]
         return f"<Rerun: {', '.join(parts)}; output {_told(self.output)}>"
+
+    def value_at(self, place: str) -> torch.Tensor | None:
+        """The tensor at a place, by a selector, of a run that kept everything; None where it is not there any more."""
+        return None if self._at is None else self._at(place)
 
     def again(self, *, replace: Mapping[Any, Replacement], keep: Any = None) -> Rerun:
         """Intervene in this run, which kept everything: only the operations that depend on the replacement run.
@@ -152,7 +106,7 @@ class Rerun:
         >>> run = tv.trace(model, torch.ones(1, 3)).run(keep="all")
         >>> changed = run.again(replace={"1": torch.zeros_like})
         >>> changed.output, changed.ran, run.ran
-        (tensor([[0., 0.]]), 2, 5)
+        (tensor([[0., 0.]]), 1, 5)
         """
         if self._again is None:
             raise UsageError(
@@ -194,41 +148,142 @@ class Request:
     replace: Mapping[Any, Replacement]
     keep: Any
     to: str | os.PathLike[str] | None
+    whole: bool = False
+    """Whether the run's memory is to be a basis, without naming what is in it."""
+
+
+class Schedule(NamedTuple):
+    """Which operations have to run for one set of targets and inputs, and what follows from that."""
+
+    goals: frozenset[int]
+    touched: Any
+    needed: list[int]
+    deciding: frozenset[int]
+    done: dict[int, list[int]]
+    anew: frozenset[int]
+
+
+class RunPlanner:
+    """What all reruns of one trace share: prepared calls, what names stand for, and which operations have to run."""
+
+    def __init__(self, graph: Graph, held: KeptTensors, settings: Mapping[str, Any] | None = None) -> None:
+        if any(t.device.type == "meta" or type(t).__name__ == "FakeTensor" for t in held.results.values()):
+            raise TensorsMissing(
+                "the run used meta or fake tensors, which hold no data; trace with real tensors to run it"
+            )
+        self.graph, self.held = graph, held
+        self.plan = ReplayPlan(graph, held)
+        self.places = Places(graph, held, settings)
+        self._targets: dict[Any, list[ReplayTarget]] = {}
+        self._schedules: dict[Any, Schedule] = {}
+        self._acts: dict[Any, Any] = {}
+
+    def targets(self, wanted: Any) -> list[ReplayTarget]:
+        """What a selector stands for, found once."""
+        key = wanted.index if isinstance(wanted, Node) else wanted
+        known = self._targets.get(key) if isinstance(key, (str, int)) and not isinstance(key, bool) else None
+        if known is None:
+            known = self.places.targets(wanted)
+            if isinstance(key, (str, int)):
+                self._targets[key] = known
+        return known
+
+    def kept(self, keep: Any) -> list[ReplayTarget]:
+        """What ``keep`` asks for."""
+        if keep is None:
+            return []
+        if isinstance(keep, str) and keep == "all":
+            return all_nodes(self.graph)
+        wanted = keep if isinstance(keep, (list, tuple, set)) else [keep]
+        by_name = {target.name: target for item in wanted for target in self.targets(item)}
+        return list(by_name.values())
+
+    def touched_by(self, target: ReplayTarget) -> Any:
+        """A mask of the values that a replacement can change."""
+        if target.key not in self._acts:
+            self._acts[target.key] = descendants(self.graph, *first_touched(self.graph, target))
+        return self._acts[target.key]
+
+    def schedule(
+        self,
+        given: Mapping[str, int],
+        patched: Sequence[ReplayTarget],
+        kept: Sequence[ReplayTarget],
+        from_basis: bool,
+    ) -> Schedule:
+        """Which operations have to run, worked out once for each set of targets."""
+        inputs = () if from_basis else tuple(given.values())
+        key = (inputs, tuple(t.key for t in patched), tuple((t.name, t.key) for t in kept), from_basis)
+        known = self._schedules.get(key)
+        if known is None:
+            known = self._schedules[key] = self._scheduled(set(inputs), list(patched), list(kept), from_basis)
+        return known
+
+    def _scheduled(
+        self, inputs: set[int], patched: list[ReplayTarget], kept: list[ReplayTarget], from_basis: bool
+    ) -> Schedule:
+        graph = self.graph
+        touched = descendants(graph, inputs)
+        for target in patched:
+            touched = touched | self.touched_by(target)
+        goals = [
+            r for r in range(len(graph.results)) if not (inputs or patched) or _rests_on(graph, r, touched)
+        ]
+        deciding = [node for node in _left(graph, touched) if node in self.held.python_values]
+        needed = needed_nodes(graph, goals, kept, patched, deciding)
+        if from_basis:
+            needed = only_touched(graph, self.plan, needed, touched, kept, patched, deciding)
+        self._refuse_idle(patched, kept, deciding)
+        anew = {
+            int(graph.value_storage[value])
+            for node in needed
+            for value in graph.out_value[slice(*graph.output_span(node))].tolist()
+            if self.plan.written[graph.value_storage[value]]
+            or graph.storage_birth[graph.value_storage[value]] == node
+        }
+        done = self.plan.last_uses(needed)
+        return Schedule(frozenset(goals), touched, needed, frozenset(deciding), done, frozenset(anew))
+
+    def _refuse_idle(
+        self, patched: Sequence[ReplayTarget], kept: Sequence[ReplayTarget], deciding: Sequence[int]
+    ) -> None:
+        """Raise for a replacement that nothing of what the run gives depends on."""
+        graph = self.graph
+        wanted = {value for r in range(len(graph.results)) for value, _ in graph.outcomes[r].sources()}
+        wanted |= {row.value for target in kept for row in kept_values(graph, target)}
+        for node in deciding:
+            wanted |= set(graph.in_value[slice(*graph.input_span(node))].tolist())
+        numbers = list(wanted)
+        for target in patched:
+            if not self.touched_by(target)[numbers].any():
+                raise UsageError(
+                    f"replacing {target.name!r} would change nothing: no output, gradient or state of the run, and "
+                    "nothing that is kept, depends on it"
+                )
 
 
 def execute(
-    graph: Graph, held: KeptTensors, request: Request, basis: Basis | None = None
+    planner: RunPlanner, request: Request, basis: Basis | None = None
 ) -> tuple[Rerun, dict[int, torch.Tensor]]:
     """Run what the request touches; gives the tensors of all results by number as well."""
-    if any(t.device.type == "meta" or type(t).__name__ == "FakeTensor" for t in held.results.values()):
-        raise TensorsMissing(
-            "the run used meta or fake tensors, which hold no data; trace with real tensors to run it"
-        )
-    plan = ReplayPlan(graph, held)
-    patches = [(t, by) for key, by in request.replace.items() for t in _patched(graph, key)]
-    kept = _kept(graph, request.keep)
+    graph, held, plan = planner.graph, planner.held, planner.plan
+    patches = [(t, by) for key, by in request.replace.items() for t in _patched(planner, key)]
+    kept = planner.kept(request.keep)
     given = input_values(graph, list(request.inputs))
-    changed = {value for target, _ in patches for value in target.values}
-    start = changed if basis is not None else changed | set(given.values())
-    touched = descendants(graph, start)
-    goals = [r for r in range(len(graph.results)) if not start or _rests_on(graph, r, touched)]
-    deciding = _deciding(graph, held, touched)
-    replaced = [target for target, _ in patches]
-    needed = needed_nodes(graph, goals, kept, replaced, deciding)
-    if basis is not None:
-        needed = only_touched(graph, plan, needed, touched, kept, replaced, deciding)
-    names = {name: value for target in kept for name, value in value_names(graph, target)}
-    rerun = Rerun(ran=len(needed))
-    whole = request.keep == "all" and request.to is None and not patches
+    made = all_nodes(graph) if request.whole else kept
+    schedule = planner.schedule(given, [target for target, _ in patches], made, basis is not None)
+    rows = [row for target in kept for row in kept_values(graph, target)]
+    rerun = Rerun(ran=len(schedule.needed))
+    whole = request.whole or (request.keep == "all" and request.to is None and not patches)
     states: dict[int, Any] = {} if basis is None else dict(basis.states)
-    with keeper(graph, names, request.to) as sink:
+    with keeper(graph, rows, request.to) as sink:
         run = _Execution(graph, held, plan, sink, kept, patches)
-        run.deciding = frozenset(deciding)
+        run.deciding = schedule.deciding
         run.give({value: request.inputs[name] for name, value in given.items()})
         if basis is not None:
-            run.start_from(basis, needed)
+            run.start_from(basis, schedule.anew)
         try:
-            run.run(needed, states=states, release=not whole)
+            run.run(schedule.needed, states=states, release=not whole, done=schedule.done)
         except CheckFailed as error:
             raise UsageError(
                 f"the recorded operations do not fit: {error}; what depends on the data (sizes, branches) is as "
@@ -236,15 +291,64 @@ def execute(
             ) from error
         rerun.kept = sink.kept
         refused = getattr(sink, "refused", ())
-    rerun.limits = _limits(graph, held, touched, run.otherwise)
+    rerun.limits = _limits(graph, held, schedule.touched, run.otherwise)
+    rerun.limits += _array_limits(graph, held, schedule, {} if basis is not None else request.inputs)
     if refused:
         rerun.limits += (f"not written, safetensors has no form for them: {', '.join(refused)}",)
-    again, before = set(goals), held.results if basis is None else basis.results
-    results = {r: run.result(r) if r in again else before[r] for r in range(len(graph.results))}
+    before = held.results if basis is None else basis.results
+    results = {r: run.result(r) if r in schedule.goals else before[r] for r in range(len(graph.results))}
     _sort(graph, results, rerun)
     if whole:
         rerun.basis = Basis(run.memory, run.objects, states, request.inputs, results)
+        rerun._at = partial(_value_at, planner, rerun.basis)
     return rerun, results
+
+
+def _value_at(planner: RunPlanner, basis: Basis, name: str) -> torch.Tensor | None:
+    """What a run that kept everything has at a place; None where it holds no tensor of it any more."""
+    (target, *_) = planner.targets(name)
+    reader = Replay(planner.graph, planner.held, planner.plan)
+    reader.memory, reader.objects = dict(basis.memory), dict(basis.objects)
+    value = target.values[0]
+    storage = int(planner.graph.value_storage[value])
+    if storage not in basis.memory and storage not in basis.objects:
+        return None
+    if planner.plan.written[storage]:
+        return None
+    return sliced(reader.tensor(value), full_index(planner.graph, target), name)
+
+
+def _array_limits(
+    graph: Graph, held: KeptTensors, schedule: Schedule, inputs: Mapping[str, torch.Tensor]
+) -> tuple[str, ...]:
+    """Where tensors left for Python by ``tolist``, ``numpy`` or an array protocol, and the run may differ for it."""
+    sentences: list[str] = []
+    if not held.escapes:
+        return ()
+    read = np.zeros(len(graph.storage_bytes), dtype=bool)
+    needed = np.zeros(len(graph), dtype=bool)
+    needed[schedule.needed] = True
+    read[graph.value_storage[graph.in_value[needed[graph.in_node]]]] = True
+    read[graph.value_storage[graph.result_value]] = True
+    storages = np.zeros(len(graph.storage_bytes), dtype=bool)
+    storages[graph.value_storage[schedule.touched]] = True
+    for escape in held.escapes:
+        value, storage = escape.value, escape.storage
+        changed = bool(value >= 0 and schedule.touched[value]) or any(
+            name in inputs for name in escape.inputs
+        )
+        changed = changed or bool(value < 0 <= storage and storages[storage])
+        if changed:
+            sentences.append(
+                f"{escape.method}() took a value to Python at {escape.where}, and it may be another now: what was done "
+                "with it there is as recorded"
+            )
+        elif escape.method != "tolist" and storage >= 0 and read[storage]:
+            sentences.append(
+                f"{escape.method}() at {escape.where} gave away memory that the run reads: what was written through it "
+                "is not repeated"
+            )
+    return tuple(dict.fromkeys(sentences))
 
 
 def _sort(graph: Graph, results: Mapping[int, torch.Tensor], rerun: Rerun) -> None:
@@ -257,11 +361,11 @@ def _sort(graph: Graph, results: Mapping[int, torch.Tensor], rerun: Rerun) -> No
 
 
 class _Execution(Replay):
-    """A replay in which values can be replaced for all who read them afterwards.
+    """A replay in which values can be replaced for those who read them afterwards.
 
     A replaced value gets a block of its own, and with it the views of it and the writes to it that follow. The
     operations that it came from still see the old one in their backward, as they do where a hook
-    replaces an output.
+    replaces an output. Operations that only make views are not run: a view is its geometry on a block.
     """
 
     def __init__(
@@ -278,41 +382,64 @@ class _Execution(Replay):
         self.at = -1
         self.deciding: frozenset[int] = frozenset()
         self.otherwise: dict[int, Any] = {}  # what left for Python and is not what it was
-        self.moved: dict[int, int] = {}  # value → its block of its own
-        self.origin: dict[int, frozenset[int]] = {}  # value → the operations that see the old one
-        self.actions: dict[int, list[Callable[[], None]]] = {}
+        # value → its blocks of its own with who sees each, the newest last
+        self.moved: dict[int, list[tuple[int, Sight]]] = {}
+        actions: list[tuple[int, Callable[[], None]]] = []
+        counts: dict[str, int] = {}
         for target, by in patches:
-            self._when(target.after, partial(self.patch, target, by))
+            call = counts[target.name.partition("#")[0]] = counts.get(target.name.partition("#")[0], -1) + 1
+            actions.append((target.after, partial(self.patch, target, by, call)))
         for target in kept:
-            self._when(target.after, partial(self.store, target))
-            for name, value in gradient_names(graph, target):
-                self._when(int(graph.value_producer[value]), partial(self.put, name, value))
+            actions.append((target.after, partial(self.store, target)))
+            for row in gradient_names(graph, target):
+                actions.append((int(graph.value_producer[row.value]), partial(self.put, row)))
+        # what is to be done, the last first; of one place in the order given
+        self.waiting = sorted(actions, key=lambda action: action[0])[::-1]
 
-    def _when(self, node: int, action: Callable[[], None]) -> None:
-        self.actions.setdefault(node, []).append(action)
+    def act(self, node: int) -> None:
+        """Do what is due once all operations up to a node have run."""
+        while self.waiting and self.waiting[-1][0] <= node:
+            self.waiting.pop()[1]()
+
+    def run(self, nodes: Sequence[int], **options: Any) -> None:
+        """Execute nodes, and what was asked for between them."""
+        with quiet(()):
+            self.act(nodes[0] - 1 if nodes else len(self.graph))
+        super().run(nodes, **options)
+        with quiet(()):
+            self.act(len(self.graph))
 
     def block(self, value: int) -> int:
-        """The block of a value: one of its own once it was replaced."""
-        if value in self.moved and self.at not in self.origin[value]:
-            return self.moved[value]
+        """The block of a value: one of its own once it was replaced, for those who see that."""
+        for block, sight in reversed(self.moved.get(value, ())):
+            if sight.new(self.at):
+                return block
         return super().block(value)
 
     def run_node(self, node: int, states: dict[int, Any] | None) -> None:
         """Execute one node, as ``run`` does."""
+        if self.waiting and self.waiting[-1][0] < node:
+            self.act(node - 1)
         self.at = node
         if self.moved:
             self._follow(node)
-        super().run_node(node, states)
+        if not (self.plan.flags[node] & VIEW and self._is_plain(node)):
+            super().run_node(node, states)
         if node in self.deciding:
             self._compare(node)
         self.at = -1
-        for action in self.actions.get(node, ()):
-            action()
+        if self.waiting:
+            self.act(node)
+
+    def _is_plain(self, node: int) -> bool:
+        """Whether what a node makes are geometries on blocks that are there."""
+        values = self.graph.out_value[slice(*self.graph.output_span(node))].tolist()
+        return all(self.block(value) in self.memory for value in values)
 
     def _compare(self, node: int) -> None:
         """See whether what left for Python is what it was; another truth value is another way through the program."""
         prepared = self.plan.prepared(node)
-        args, kwargs = prepared.arguments([self.tensor(value) for value in self.plan.arguments(node)])
+        args, kwargs = prepared.arguments(self.tensors(self.plan.arguments(node)))
         was, now = self.held.python_values[node], prepared.run(*args, **kwargs)
         if was == now or (was != was and now != now):
             return
@@ -324,21 +451,17 @@ class _Execution(Replay):
         """Views of and writes to a replaced value lie in its block."""
         graph = self.graph
         for read in self.plan.arguments(node):
-            if read in self.moved and node not in self.origin[read]:
+            for block, sight in self.moved.get(read, ()):
+                if not sight.new(node):
+                    continue
                 for value in graph.out_value[slice(*graph.output_span(node))].tolist():
                     if graph.value_storage[value] == graph.value_storage[read]:
-                        self.moved[value], self.origin[value] = self.moved[read], self.origin[read]
+                        entries = self.moved.setdefault(value, [])
+                        if (block, sight) not in entries:
+                            entries.append((block, sight))
 
-    def start_from(self, basis: Basis, nodes: Sequence[int]) -> None:
-        """Take the memory of a run that is done, but for what these operations write anew."""
-        graph = self.graph
-        anew = {
-            int(graph.value_storage[value])
-            for node in nodes
-            for value in graph.out_value[slice(*graph.output_span(node))].tolist()
-            if self.plan.written[graph.value_storage[value]]
-            or graph.storage_birth[graph.value_storage[value]] == node
-        }
+    def start_from(self, basis: Basis, anew: frozenset[int]) -> None:
+        """Take the memory of a run that is done, but for what is written anew."""
         self.memory.update((storage, block) for storage, block in basis.memory.items() if storage not in anew)
         self.objects.update((storage, item) for storage, item in basis.objects.items() if storage not in anew)
 
@@ -355,56 +478,91 @@ class _Execution(Replay):
             with torch.no_grad():
                 self.tensor(value).copy_(tensor)
 
-    def patch(self, target: ReplayTarget, by: Replacement) -> None:
-        """Replace what a module or operation gave."""
+    def patch(self, target: ReplayTarget, by: Replacement, call: int) -> None:
+        """Replace what a module or operation gave, or was given."""
         before = [self.tensor(value).clone() for value in target.values]
-        replacement = (
-            by if isinstance(by, torch.Tensor) else by(before[0] if len(before) == 1 else tuple(before))
-        )
-        after = list(replacement) if isinstance(replacement, (tuple, list)) else [replacement]
-        if len(after) != len(before):
-            raise UsageError(
-                f"{target.name!r} gives {len(before)} tensors; the replacement gave {len(after)}"
-            )
+        place = EditPlace(target.name, call)
+        if takes_first(by) or not target.whole:
+            after = list(before)
+            after[0] = changed(before[0], by, place, full_index(self.graph, target))
+        else:
+            assert not isinstance(by, torch.Tensor)
+            after = self._called(target, by, before)
         blocks: dict[int, int] = {}
-        for value, old, new in zip(target.values, before, after):
-            _same_form(target.name, old, new)
-            storage = super().block(value) if value not in self.moved else self.moved[value]
-            if storage not in blocks:
-                blocks[storage] = -1 - len(self.moved) - len(blocks)
-                while blocks[storage] in self.memory or blocks[storage] in self.objects:
-                    blocks[storage] -= 1
-                if storage in self.memory:
-                    self.memory[blocks[storage]] = copy_of(self.memory[storage])
-            self.moved[value], self.origin[value] = blocks[storage], target.inside
+        for value, old, new in zip(target.values, before, after, strict=True):
+            if new is old:
+                continue
+            same_form(target.name, old, new)
+            if value in target.passed:
+                raise UsageError(
+                    f"{target.name!r} hands on what it was given, which others read as well: replace what makes it, or "
+                    "use tv.live, in which calls are told apart"
+                )
+            self._move(value, new, target.sight, blocks)
+
+    def _called(self, target: ReplayTarget, by: Any, before: list[torch.Tensor]) -> list[torch.Tensor]:
+        """What a function gives for the whole of what a call gave, tensor by tensor."""
+        if target.form is None:
+            given: Any = before[0] if len(before) == 1 else tuple(before)
+            names = [""] if len(before) == 1 else [str(number) for number in range(len(before))]
+        else:
+            tensors = iter(before)
+            given = filled(target.form, lambda number: None if number is None else next(tensors))
+            names = [name for name, number in form_leaves(target.form) if number is not None]
+        result = by(given)
+        named = dict(named_tensors(result))
+        if [*named] != names:
+            what = type(result).__name__
+            if isinstance(result, torch.Tensor) or named:
+                what = f"{len(named)} tensor{'s' if len(named) != 1 else ''} ({what})"
+            if len(names) == 1 and names == [""]:
+                raise UsageError(f"the replacement for {target.name!r} gave {what}, not a tensor")
+            raise UsageError(
+                f"{target.name!r} gives {len(names)} tensors in a {type(given).__name__}; the replacement gave {what}"
+            )
+        return [named[name] for name in names]
+
+    def _move(self, value: int, new: torch.Tensor, sight: Sight, blocks: dict[int, int]) -> None:
+        """Give a value a block of its own with other contents."""
+        storage = self.block(value)
+        if storage not in blocks:
+            block = -1 - len(self.moved) - len(blocks)
+            while block in self.memory or block in self.objects or block in blocks.values():
+                block -= 1
+            blocks[storage] = block
             if storage in self.memory:
-                self.tensor(value).copy_(new)
-            else:
-                self.objects[blocks[storage]] = new
+                self.memory[block] = copy_of(self.memory[storage])
+        self.moved.setdefault(value, []).append((blocks[storage], sight))
+        if storage in self.memory:
+            tensor = self.on_block(value, self.memory[blocks[storage]])
+            tensor.copy_(new)
+        else:
+            self.objects[blocks[storage]] = new
 
     def store(self, target: ReplayTarget) -> None:
         """Keep what a module or operation gave."""
-        for name, value in forward_names(target):
-            self.put(name, value)
+        if isinstance(self.sink, InMemory) and isinstance(target.form, Form):
+            copies = {value: self._kept(KeptValue("", value)) for value in target.values}
+            self.sink.kept[target.name] = filled(
+                target.form, lambda number: copies.get(-1 if number is None else number)
+            )
+            return
+        for row in kept_values(self.graph, target._replace(is_module=False)):
+            self.put(row)
 
-    def put(self, name: str, value: int) -> None:
+    def put(self, row: KeptValue) -> None:
         """Keep one value."""
-        written = self.plan.written[int(self.graph.value_storage[value])] or value in self.moved
-        self.sink.put(name, self.tensor(value), copy=bool(written))
+        self.sink.put(row.name, self._kept(row))
+
+    def _kept(self, row: KeptValue) -> torch.Tensor:
+        """A value as it is now: a copy where its memory may be written to."""
+        tensor = sliced(self.tensor(row.value), row.part, row.name)
+        written = self.plan.written[int(self.graph.value_storage[row.value])] or row.value in self.moved
+        return tensor.clone() if written or row.part is not None else tensor
 
     def result(self, number: int) -> torch.Tensor:
         """One of the run's results."""
         return self.tensor(self.graph.outcomes[number].value.index)
-
-
-def _same_form(name: str, old: torch.Tensor, new: Any) -> None:
-    if not isinstance(new, torch.Tensor):
-        raise UsageError(f"the replacement for {name!r} gave {type(new).__name__}, not a tensor")
-    for what in ("shape", "dtype", "device"):
-        if getattr(old, what) != getattr(new, what):
-            raise UsageError(
-                f"{name!r} has {what} {getattr(old, what)}; the replacement has {getattr(new, what)}"
-            )
 
 
 # ---------------------------------------------------------------- names
@@ -427,11 +585,6 @@ def _left(graph: Graph, touched: Any) -> list[int]:
     return nodes
 
 
-def _deciding(graph: Graph, held: KeptTensors, touched: Any) -> list[int]:
-    """Those of which it is known what the recorded run saw: they run again, and the two are compared."""
-    return [node for node in _left(graph, touched) if node in held.python_values]
-
-
 def _limits(graph: Graph, held: KeptTensors, touched: Any, otherwise: Mapping[int, Any]) -> tuple[str, ...]:
     """Where the rest of the run is as recorded though what it rested on is not."""
     sentences = []
@@ -445,25 +598,35 @@ def _limits(graph: Graph, held: KeptTensors, touched: Any, otherwise: Mapping[in
         sentences.append(
             f"a value left for Python at {where(graph, node)}{values}: what was decided by it is as recorded"
         )
+    gives = [
+        node
+        for node in np.flatnonzero(graph.node_flags & Flag.COLLECTIVE).tolist()
+        if touched[graph.in_value[slice(*graph.input_span(node))]].any()
+    ]
+    if gives:
+        sentences.append(
+            f"what other ranks sent is as recorded, though they are given something else now: "
+            f"{many(len(gives), 'node')}, the first {where(graph, gives[0])}"
+        )
     return tuple(sentences)
 
 
-def _patched(graph: Graph, key: Any) -> list[ReplayTarget]:
-    replaced = targets(graph, key)
+def _patched(planner: RunPlanner, key: Any) -> list[ReplayTarget]:
+    replaced = planner.targets(key)
     for target in replaced:
         if not target.values:
             raise UsageError(f"{target.name!r} makes no tensor that could be replaced")
+        if len(target.passed) == len(target.values) and not target.sight.only:
+            raise UsageError(
+                f"module {target.name!r} ran no operation of its own: what it gives on is what it was given; replace "
+                "what makes it, or use tv.live, in which calls are told apart"
+            )
     return replaced
 
 
-def _kept(graph: Graph, keep: Any) -> list[ReplayTarget]:
-    if keep is None:
-        return []
-    if isinstance(keep, str) and keep == "all":
-        return all_nodes(graph)
-    wanted = keep if isinstance(keep, (list, tuple, set)) else [keep]
-    by_name = {target.name: target for item in wanted for target in targets(graph, item)}
-    return list(by_name.values())
+def run_whole(trace: LiveRun, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rerun:
+    """Run a trace's graph again and keep the memory of all of it, for ``again`` to start from."""
+    return rerun(trace, args, kwargs, {}, None, None, whole=True)
 
 
 def rerun(
@@ -473,6 +636,8 @@ def rerun(
     replace: Mapping[Any, Any],
     keep: Any,
     to: Any,
+    *,
+    whole: bool = False,
 ) -> Rerun:
     """Run a trace's graph again."""
     held, entry = trace.needs_tensors("run"), trace.entry
@@ -493,7 +658,7 @@ def rerun(
         if other:
             return _other_sizes(trace, other, inputs, args, kwargs, bool(replace) or keep is not None)
     try:
-        return _run(trace, held, Request(inputs, replace, keep, to), None)
+        return _run(trace, held, Request(inputs, replace, keep, to, whole), None)
     except Diverged as divergence:
         exported = None if trace.program is None else trace.program.exported
         if exported is None or replace or keep is not None or not (args or kwargs):
@@ -541,13 +706,18 @@ def _called(exported: Any, args: Any, kwargs: Any) -> Any:
         return torch.func.functional_call(module, buffers, args, kwargs)
 
 
+def planner_of(trace: LiveRun, held: KeptTensors) -> RunPlanner:
+    """What the reruns of a trace share, made for the first of them."""
+    planner = trace._planner
+    if not isinstance(planner, RunPlanner) or planner.held is not held or planner.graph is not trace.graph:
+        planner = trace._planner = RunPlanner(trace.graph, held, trace.meta.get("settings"))
+    return planner
+
+
 def _run(trace: LiveRun, held: KeptTensors, request: Request, basis: Basis | None) -> Rerun:
     for key, by in request.replace.items():
-        if not callable(by) and not isinstance(by, torch.Tensor):
-            raise UsageError(
-                f"the replacement for {key!r} is a tensor or a function of one, not {type(by).__name__}"
-            )
-    run, results = execute(trace.graph, held, request, basis)
+        check_replacement(key, by)
+    run, results = execute(planner_of(trace, held), request, basis)
     run.output = _rebuilt(trace, results)
     whole = run.basis
     if whole is not None:
@@ -606,16 +776,22 @@ def _rebuilt(trace: LiveRun, results: Mapping[int, torch.Tensor]) -> Any:
             else {trace.graph.results[r].name: results[r] for r in numbers}
         )
     new = {id(tensor): results[number] for tensor, number in zip(tensors, numbers)}
-    return pytree.tree_map(lambda leaf: _leaf(leaf, new), trace.output)
+    placed: set[int] = set()
 
+    def renewed(_: str, tensor: torch.Tensor) -> torch.Tensor:
+        parts = inner_tensors(tensor)
+        if parts is None:
+            placed.add(id(tensor))
+            return new.get(id(tensor), tensor)
+        _, context = type(tensor).__tensor_flatten__(tensor)  # type: ignore[attr-defined]
+        inner = {name: renewed(name, part) for name, part in parts}
+        made = type(tensor).__tensor_unflatten__(inner, context, tensor.size(), tensor.stride())  # type: ignore[attr-defined]
+        return made
 
-def _leaf(leaf: Any, new: Mapping[int, torch.Tensor]) -> Any:
-    if id(leaf) in new:
-        return new[id(leaf)]
-    if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
-        rebuilt = copy.copy(leaf)
-        for part in dataclasses.fields(leaf):
-            inner = getattr(leaf, part.name, None)
-            object.__setattr__(rebuilt, part.name, pytree.tree_map(lambda item: _leaf(item, new), inner))
-        return rebuilt
-    return leaf
+    output = with_tensors(trace.output, renewed)
+    if not placed >= set(new):
+        raise UsageError(
+            f"an output of type {type(trace.output).__name__} cannot be made anew with other tensors; keep= gives what "
+            "modules and operations gave"
+        )
+    return output

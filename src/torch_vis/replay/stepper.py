@@ -21,7 +21,7 @@ def ready(graph: Graph, held: KeptTensors | None) -> KeptTensors:
     """The tensors that a replay starts from; raises where they are not there any more."""
     if held is None:
         raise TensorsMissing(
-            "this trace holds no tensors (loaded from a file, released, or traced with keep=False); trace again"
+            "this trace holds no tensors (loaded from a file, released, or traced with hold=False); trace again"
         )
     if any(t.device.type == "meta" or type(t).__name__ == "FakeTensor" for t in held.results.values()):
         raise TensorsMissing("the run used meta or fake tensors, which hold no data; trace with real tensors")
