@@ -17,7 +17,7 @@ from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.record import Run
 from torch_vis.views.text import markdown
 from torch_vis.views.text.module_tree import gaps
-from torch_vis.views.text.table import Listing
+from torch_vis.views.text.table_layout import Listing
 
 ABOUT = {
     "memory": "What tensors hold while each operation runs, and what it is made of where it is most.",
@@ -28,6 +28,8 @@ ABOUT = {
     "have to be written to memory and read again.",
     "partition": "The run cut into parts that can run one after another. Each chain that could be fused is a part, and "
     "so is each operation that could not.",
+    "communication": "What this rank says to others: collectives and messages, their bytes, and the time they take.",
+    "health": "Whether numbers are sound: their ranges, where NaN and infinity were born, units that are stuck.",
     "gradients": "How large gradients are, layer by layer, in the order in which the layers ran.",
 }
 ENDINGS = (".md", ".markdown", ".json")
@@ -67,20 +69,23 @@ def _write(path: PathLike, text: str) -> None:
 
 def gathered(trace: Trace) -> tuple[dict[str, Report], dict[str, str]]:
     """The reports that this trace has the data for, and why the others are missing."""
-    makers: dict[str, Callable[[], Report]] = {
+    builders: dict[str, Callable[[], Report]] = {
         "memory": trace.memory,
         "time": trace.time,
         "roofline": trace.roofline,
         "latency": trace.latency,
         "fusion": trace.fusion,
         "partition": trace.partition,
+        "health": trace.health,
         "gradients": trace.gradients,
     }
+    if len(trace.graph.comm_node):
+        builders["communication"] = trace.communication
     reports: dict[str, Report] = {}
     missing: dict[str, str] = {}
-    for name, make in makers.items():
+    for name, build in builders.items():
         try:
-            reports[name] = make()
+            reports[name] = build()
         except TorchVisError as error:
             missing[name] = str(error)
     return reports, missing

@@ -1,4 +1,4 @@
-"""What every report has: facts, listings, a table, a figure, plain data."""
+"""What every report has: facts, listings, a table, a figure, plain data, and sums of which the truth may be more."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch_vis._deprecated import Renamed
 from torch_vis.errors import UsageError, no_match
+from torch_vis.graph.text import inert
 from torch_vis.views.charts.chart import Chart, draw
-from torch_vis.views.text.table import Listing, table
+from torch_vis.views.text.table_layout import Listing, table
 
 if TYPE_CHECKING:
     import pandas
@@ -58,6 +59,7 @@ class Report(Renamed):
     """
 
     title = ""
+    """What it is about, in a word or two."""
 
     def facts(self) -> Mapping[str, str]:
         """What it all comes to, by name, in words."""
@@ -83,15 +85,11 @@ class Report(Renamed):
         """The report as text."""
         facts = dict(self.facts())
         wide = max(map(len, facts), default=0)
-        parts = [[self.title]] if self.title else []
-        parts += [[f"{name.ljust(wide)}  {fact}" for name, fact in facts.items()]] if facts else []
+        parts = [[inert(self.title)]] if self.title else []
+        parts += [[inert(f"{name.ljust(wide)}  {fact}") for name, fact in facts.items()]] if facts else []
         parts += [table(listing, width) for listing in self.printed(width) if len(listing.rows)]
-        notes = [wrap(f"• {note}", width, subsequent_indent="  ") for note in self.notes()]
+        notes = [wrap(f"• {inert(note)}", width, subsequent_indent="  ") for note in self.notes()]
         parts += [[line for lines in notes for line in lines]] if notes else []
-        names = [*self.charts()]
-        if len(names) > 1:
-            text = f"charts: {', '.join(names)}; figure() draws the first, figure(chart={names[1]!r}) another"
-            parts.append(wrap(text, width, subsequent_indent="  "))
         return "\n\n".join("\n".join(lines) for lines in parts)
 
     def figure(self, renderer: str = "plotly", *, chart: str | None = None) -> Any:
@@ -153,14 +151,44 @@ class Report(Renamed):
         )
 
     def __str__(self) -> str:
-        return self.table()
+        names = [*self.charts()]
+        if len(names) < 2:
+            return self.table()
+        text = f"charts: {', '.join(names)}; figure() draws the first, figure(chart={names[1]!r}) another"
+        return "\n".join([self.table(), "", *wrap(text, 120, subsequent_indent="  ")])
 
     def __repr__(self) -> str:
         facts = ", ".join(f"{name}: {fact}" for name, fact in list(self.facts().items())[:3])
-        return f"<{type(self).__name__} {facts}>" if facts else f"<{type(self).__name__}>"
+        return inert(f"<{type(self).__name__} {facts}>") if facts else f"<{type(self).__name__}>"
 
 
 def _returns(item: object) -> str | None:
     """The annotation of what a property gives."""
     function = getattr(item, "fget", None) or getattr(item, "func", None)
     return getattr(function, "__annotations__", {}).get("return")
+
+
+class LowerBound(int):
+    """A number of which the truth may be more."""
+
+
+class LowerBoundShare(float):
+    """A share of which the truth may be more."""
+
+
+def summed(amount: float | None, unknown: int) -> int | None:
+    """A sum for a table, where so many of its parts are not known; None where all are.
+
+    >>> type(summed(3.0, 0)).__name__, type(summed(3.0, 1)).__name__, summed(None, 1)
+    ('int', 'LowerBound', None)
+    """
+    return None if amount is None else LowerBound(amount) if unknown else int(amount)
+
+
+def least(show: Callable[[Any], str]) -> Callable[[Any], str]:
+    """How a person reads such a number.
+
+    >>> least("{:,}".format)(LowerBound(3000)), least("{:,}".format)(3000)
+    ('≥ 3,000', '3,000')
+    """
+    return lambda item: f"≥ {show(item)}" if isinstance(item, (LowerBound, LowerBoundShare)) else show(item)

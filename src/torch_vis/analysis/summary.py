@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from torch_vis.analysis.report import Charts, Report, most
-from torch_vis.graph.lifetimes import peak_memory
+from torch_vis.graph.lifetimes import next_run, peak_memory
 from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.module_table import ModuleTable
 from torch_vis.graph.record import Run
@@ -15,9 +15,8 @@ from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import count, duration, size
 from torch_vis.ops.cost.compute import why_uncovered
 from torch_vis.views.charts.chart import COLORS, Axis, Chart, Series
-from torch_vis.views.text.module_tree import gaps, table, totals
-from torch_vis.views.text.notes import remarks
-from torch_vis.views.text.table import Field, Listing
+from torch_vis.views.text.module_tree import gaps, remarks, table, totals
+from torch_vis.views.text.table_layout import Field, Listing
 
 BARS = 30
 UNCOVERED = "Operators whose FLOPs are not known"
@@ -53,6 +52,22 @@ class ModuleSummary(NamedTuple):
     incomplete: tuple[str, ...]
 
 
+def module_summaries(table: ModuleTable) -> list[ModuleSummary]:
+    """Every row of a module table, that of the run first."""
+    return [
+        ModuleSummary(
+            node.path,
+            node.type,
+            node.kind,
+            node.calls,
+            sum(table.parameters[number].type.numel for number in node.parameters),
+            tuple(map(str, node.outputs)),
+            **{name: getattr(node.sums, name) for name in node.sums.__slots__},
+        )
+        for node in table.modules
+    ]
+
+
 class PhaseSummary(NamedTuple):
     """Forward, backward or optimizer: what its operations come to, None where nothing of it is known.
 
@@ -85,22 +100,32 @@ class SummaryReport(Report):
         self._run = run
         self._outline = ModuleTable(run.graph, run.metrics)
         self.model: str | None = run.meta.get("model")
+        """The class or the function that was traced."""
         self.operations = {
             Phase(phase).name.lower(): number
             for phase, number in sorted(Counter(run.graph.node_phase.tolist()).items())
         }
+        """How many operations ran in each phase."""
         self.parameters = sum(parameter.type.numel for parameter in self._outline.parameters)
+        """How many elements the parameters that the run used have."""
         self.parameter_bytes = _sum([parameter.type.nbytes for parameter in self._outline.parameters])
+        """The bytes of these parameters."""
         self.inputs = {v.name or str(v.index): str(v.type) for v in run.graph.inputs if v.role == "input"}
+        """The types of the inputs, by name."""
         self.outputs = {r.name: str(r.value.type) for r in run.graph.outcomes if r.kind == "output"}
+        """The types of the outputs, by name."""
         self.flops, self.macs, self.moved_bytes = (
             self._total(name) for name in ("flops", "macs", "moved_bytes")
         )
+        """Of all operations with a formula; None where there is none."""
         self.time_ns = self._total("time_ns")
+        """The time of all operations added up; None where nothing was timed."""
         self.wall_ns: int | None = run.meta.get("wall_ns")
+        """The time of the run by the clock."""
         self.uncovered = _uncovered(run)
         """Operators without a formula, with the number of their calls; the sums leave them out."""
         self.limits = run.limits
+        """What could not be captured."""
 
     def _total(self, name: str) -> int | None:
         metrics = self._run.metrics
@@ -131,6 +156,12 @@ class SummaryReport(Report):
         return None if peak is None else peak.size_bytes
 
     @cached_property
+    def steady_peak_bytes(self) -> int | None:
+        """The same from the second step on, where this one made state of an optimizer; else None."""
+        later = next_run(self._run.graph, self._run.metrics, self._run.meta)
+        return None if later is None else later.peak_bytes
+
+    @cached_property
     def phases(self) -> list[PhaseSummary]:
         """The totals by phase."""
         graph, metrics = self._run.graph, self._run.metrics
@@ -148,20 +179,9 @@ class SummaryReport(Report):
 
         The run itself is the first row where it ran operations outside of all modules.
         """
-        parameters = self._outline.parameters
-        return [
-            ModuleSummary(
-                block.path,
-                block.type,
-                block.kind,
-                block.calls,
-                sum(parameters[row].type.numel for row in block.parameters),
-                tuple(map(str, block.outputs)),
-                **{name: getattr(block.sums, name) for name in block.sums.__slots__},
-            )
-            for number, block in enumerate(self._outline.blocks)
-            if number or block.kind != "run" or block.own.ops or block.own.backward_ops
-        ]
+        run = self._outline.run
+        is_idle = run.kind == "run" and not (run.own.ops or run.own.backward_ops)
+        return module_summaries(self._outline)[1 if is_idle else 0 :]
 
     def facts(self) -> dict[str, str]:
         return totals(self._run.graph, self._run.metrics, self._run.meta, self._outline)
@@ -202,9 +222,9 @@ class SummaryReport(Report):
     def _timed(self) -> list[tuple[str, int, int, str]]:
         """Every module with the time of its own operations, forward and backward, and its class."""
         timed = [
-            (block.path or block.type, block.own.time_ns or 0, block.own.backward_ns or 0, block.type)
-            for block in self._outline.blocks
-            if block.kind != "run" and (block.own.time_ns or block.own.backward_ns)
+            (module.path or module.type, module.own.time_ns or 0, module.own.backward_ns or 0, module.type)
+            for module in self._outline.modules
+            if module.kind != "run" and (module.own.time_ns or module.own.backward_ns)
         ]
         return sorted(timed, key=lambda row: -row[1] - row[2])
 
@@ -227,8 +247,8 @@ class SummaryReport(Report):
     def to_dict(self) -> dict[str, Any]:
         """Totals and modules as plain data, for JSON."""
         names = (
-            "model operations parameters parameter_bytes inputs outputs flops macs moved_bytes peak_bytes time_ns "
-            "wall_ns uncovered why_uncovered"
+            "model operations parameters parameter_bytes inputs outputs flops macs moved_bytes peak_bytes "
+            "steady_peak_bytes time_ns wall_ns uncovered why_uncovered"
         ).split()
         result = {name: getattr(self, name) for name in names}
         modules = [

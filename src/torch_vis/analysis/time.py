@@ -19,12 +19,14 @@ from torch_vis.graph.text import duration
 from torch_vis.graph.tree import Tree
 from torch_vis.graph.types import Bools, Ints
 from torch_vis.views.charts.chart import Axis, Chart, Series
-from torch_vis.views.text.notes import AGAIN, compiling
-from torch_vis.views.text.table import Field, Listing
+from torch_vis.views.text.module_tree import AGAIN, compiling
+from torch_vis.views.text.table_layout import Field, Listing
 
 BARS = 20
 SLOWEST = 200
 GAPS = 200
+# a time that is off by no more than this part is told without its range
+SURE = 0.05
 
 
 def _time(time_ns: int) -> str:
@@ -67,6 +69,7 @@ class TimeReport(Report):
 
     def __init__(self, run: Run) -> None:
         self.graph, self.metrics, self.meta = run.graph, run.metrics, run.meta
+        """The graph, the columns and the circumstances of the run."""
         self._timing = Timing(run.graph, run.metrics)
         self._limits = run.limits
 
@@ -76,6 +79,24 @@ class TimeReport(Report):
     def total_ns(self) -> int:
         """The time of the whole run on the host, recording taken off."""
         return self._timing.total_ns
+
+    @property
+    def error_ns(self) -> int:
+        """How much more or less the whole run may have taken, since what recording took is in part an estimate.
+
+        0 of runs that were repeated: they were timed without recording.
+        """
+        return 0 if self.runs else int(self.meta.get("overhead_error_ns") or 0)
+
+    @property
+    def low_ns(self) -> int:
+        """The least that the whole run took."""
+        return max(self.total_ns - self.error_ns, 0)
+
+    @property
+    def high_ns(self) -> int:
+        """The most that the whole run took."""
+        return self.total_ns + self.error_ns
 
     @property
     def operations_ns(self) -> int:
@@ -96,6 +117,11 @@ class TimeReport(Report):
     def runs(self) -> int:
         """How many runs the figures are medians of; 0 where they are of the recorded run."""
         return int(self.meta.get("repeat", 0))
+
+    @property
+    def executions(self) -> int:
+        """How often the program ran for this report, the recorded run among them."""
+        return sum(self.meta.get("executions", {"recorded": 1}).values())
 
     @property
     def operators(self) -> list[Group]:
@@ -143,14 +169,16 @@ class TimeReport(Report):
     def facts(self) -> Mapping[str, str]:
         """What it all comes to."""
         runs = f"the median of {self.runs:,} runs in which calls of modules were timed"
-        how = runs if self.runs else "without what recording took"
-        result = {"whole run": f"{duration(self.total_ns)}, {how}"}
+        result = {"whole run": f"{duration(self.total_ns)}, {runs}" if self.runs else self._single_run()}
         if self.plain_wall_ns is not None:
             low, high = (duration(self.meta[f"plain_wall_{end}_ns"]) for end in ("low", "high"))
             result["plain run"] = (
                 f"{duration(self.plain_wall_ns)}, the median of others that nothing watched, half of them within "
                 f"{low} to {high}"
             )
+        if self.runs and "executions" in self.meta:
+            kinds = ", ".join(f"{count:,} {kind}" for kind, count in self.meta["executions"].items())
+            result["runs in all"] = f"{self.executions:,}: {kinds}"
         result["operations"] = f"{duration(self.operations_ns)} ({_share(self.operations_ns, self.total_ns)})"
         compiled = 0 if self.runs else self.meta.get("compile_ns")
         result["Python and dispatch"] = f"{_time(self.host_ns)} ({_share(self.host_ns, self.total_ns)})" + (
@@ -165,6 +193,17 @@ class TimeReport(Report):
             if use.waits:
                 result["host waits"] = f"{len(use.waits):,} times, {duration(use.waited_ns)}"
         return result
+
+    def _single_run(self) -> str:
+        """The time of the recorded run, and how sure it is."""
+        total, error = self.total_ns, self.error_ns
+        if error <= SURE * total:
+            return f"{duration(total)}, without what recording took"
+        least = f"{duration(self.low_ns)} to" if self.low_ns else "at most"
+        return (
+            f"about {duration(total)} ({least} {duration(self.high_ns)}): what recording took is taken off, in part "
+            "by an estimate"
+        )
 
     def listings(self) -> Sequence[Listing]:
         """Operators, modules, lines, phases, single operations and calls; kernels, waits and gaps of a device."""
@@ -203,8 +242,9 @@ class TimeReport(Report):
             )
         if not self.runs:
             result.append(
-                "one run under the recorder: small operations seem longer than they are, and first calls are among "
-                "them; trace(..., repeat=10) gives medians of runs at their own pace"
+                "one run under the recorder, first calls among it; what recording took is taken off as well as a probe "
+                "of small operations in this process tells; trace(..., repeat=10) gives medians of runs at their own "
+                "pace"
             )
         else:
             result.append(
@@ -222,7 +262,7 @@ class TimeReport(Report):
                 "the profiler slows the host down, so a device is idle longer under it than in a plain run"
             )
         result += compiling(self.meta)
-        words = ("repeated", "in another form", "launched by no", "on the device")
+        words = ("repeated", "in another form", "launched by no", "on the device", "stays attached")
         return [*result, *(limit for limit in self._limits if any(word in limit for word in words))]
 
     def _is_module(self, row: Called) -> bool:
@@ -357,7 +397,7 @@ def _share(part: int, whole: int) -> str:
     return f"{part / whole:.0%}" if whole > 0 else "–"
 
 
-class Kernel(NamedTuple):
+class KernelLaunches(NamedTuple):
     """All launches of one kernel, copy or fill."""
 
     name: str
@@ -394,20 +434,20 @@ class DeviceUse:
     (25, 10, 0.6, [Gap(start_ns=15, time_ns=15, before=3, after=4)])
     """
 
-    def __init__(self, found: Mapping[str, Any], device: int) -> None:
-        own = np.flatnonzero(np.array(found["kernel_device"], dtype=np.int64) == device)
-        start = np.array(found["kernel_start_ns"], dtype=np.int64)[own]
+    def __init__(self, events: Mapping[str, Any], device: int) -> None:
+        own = np.flatnonzero(np.array(events["kernel_device"], dtype=np.int64) == device)
+        start = np.array(events["kernel_start_ns"], dtype=np.int64)[own]
         own = own[np.argsort(start, kind="stable")]
         self.number = device
-        self._names: list[str] = list(found["names"])
+        self._names: list[str] = list(events["names"])
         self._start, self._time, self._node, self._name = (
-            np.array(found[f"kernel_{column}"], dtype=np.int64)[own]
+            np.array(events[f"kernel_{column}"], dtype=np.int64)[own]
             for column in ("start_ns", "time_ns", "node", "name")
         )
         self.waits = [
             Wait(self._names[name], start, time, node if node >= 0 else None)
             for name, start, time, node in zip(
-                found["wait_name"], found["wait_start_ns"], found["wait_time_ns"], found["wait_node"]
+                events["wait_name"], events["wait_start_ns"], events["wait_time_ns"], events["wait_node"]
             )
         ]
 
@@ -458,11 +498,13 @@ class DeviceUse:
         ]
 
     @cached_property
-    def kernels(self) -> list[Kernel]:
+    def kernels(self) -> list[KernelLaunches]:
         """By name, the longest first."""
         many = np.bincount(self._name, minlength=len(self._names))
         time = np.bincount(self._name, weights=self._time, minlength=len(self._names))
-        result = [Kernel(name, int(many[n]), int(time[n])) for n, name in enumerate(self._names) if many[n]]
+        result = [
+            KernelLaunches(name, int(many[n]), int(time[n])) for n, name in enumerate(self._names) if many[n]
+        ]
         return sorted(result, key=lambda kernel: (-kernel.time_ns, kernel.name))
 
     @cached_property
@@ -480,9 +522,9 @@ class DeviceUse:
         )
 
 
-def devices(found: Mapping[str, Any]) -> list[DeviceUse]:
+def devices(events: Mapping[str, Any]) -> list[DeviceUse]:
     """Every device that did something, the busiest first."""
-    uses = [DeviceUse(found, device) for device in sorted(set(found["kernel_device"]))]
+    uses = [DeviceUse(events, device) for device in sorted(set(events["kernel_device"]))]
     return sorted(uses, key=lambda use: -use.kernel_ns)
 
 
@@ -700,9 +742,8 @@ class Timing:
 
     def _own(self) -> Ints:
         """What the calls inside each call do not take."""
-        return np.maximum(
-            self.graph.tree.own(self.inclusive), 0
-        )  # what recording took is taken off by an estimate
+        # what recording took is taken off by an estimate
+        return np.maximum(self.graph.tree.own(self.inclusive), 0)
 
     def _spread(self, name: str) -> list[int | None]:
         return self.metrics[name][:] if name in self.metrics else [None] * len(self.inclusive)

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Mapping
-from typing import Any
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
 
-from torch_vis.analysis.advice.batch_size.search import (
-    BatchedRun,
-    BatchMemory,
-    BatchSizes,
-    free_bytes,
-    needed,
-    prove,
-    search,
-    take_times,
-)
-from torch_vis.analysis.parse_size import UNITS, amount_bytes
-from torch_vis.analysis.report import Report
-from torch_vis.errors import UsageError
+from torch_vis._trace import Trace
+from torch_vis.analysis.machine.resolve import UNITS, amount_bytes
+from torch_vis.analysis.report import Charts, Report
+from torch_vis.api import trace
+from torch_vis.capture.session import run_backward
+from torch_vis.capture.timing import allocator_events
+from torch_vis.capture.undo import Undo, context, take_out
+from torch_vis.errors import TorchVisError, UsageError, takes_kwargs
 from torch_vis.graph.text import duration, size
+from torch_vis.progress import progress
 from torch_vis.views.charts.chart import Axis, Chart, Series
-from torch_vis.views.text.table import Field, Listing
+from torch_vis.views.text.table_layout import Field, Listing
 
 LARGEST = 1 << 20
 # of the best throughput
@@ -50,10 +52,15 @@ class BatchSizeReport(Report):
         dim: int = 0,
     ) -> None:
         self.rows = rows
+        """A row for each size that was tried, the smallest first."""
         self.cap = cap
+        """The largest size that was looked at."""
         self.budget = budget
+        """The bytes that it has to fit into; None where none was given."""
         self.sample = sample
+        """The batch size of the inputs that were given."""
         self.dim = dim
+        """The dimension of the inputs that is the batch."""
         self._notes = notes
 
     @property
@@ -122,8 +129,8 @@ class BatchSizeReport(Report):
         facts = {"per sample": self._growth()}
         if self.over:
             facts["warning"] = (
-                f"a batch of {self.over[-1].batch:,} was to fit and did not: when it ran, tensors held "
-                f"{size(self.over[-1].measured_bytes or 0)}, predicted {size(self.over[-1].tensor_bytes)}"
+                f"a batch of {self.over[-1].batch:,} was to fit and did not: when it ran, the allocator gave out "
+                f"{size(self.over[-1].measured_bytes or 0)}, predicted {size(self.over[-1].predicted_bytes)}"
             )
         if self.budget is not None:
             facts.update(self._largest_facts(self.budget))
@@ -161,7 +168,8 @@ class BatchSizeReport(Report):
             text += f"; larger ones were not looked at (largest={self.cap:,})"
         if fits.measured_bytes is None:
             return {"largest": text}
-        proof = f"it ran: tensors held {size(fits.measured_bytes)}, predicted {size(fits.tensor_bytes)}"
+        given = f"the allocator gave out {size(fits.measured_bytes)}, predicted {size(fits.predicted_bytes)}"
+        proof = f"a plain run of it: {given}"
         return {"largest": text, "proved": proof}
 
     def listings(self) -> list[Listing]:
@@ -219,21 +227,21 @@ class BatchSizeReport(Report):
         along, up = Axis("batch size", "count"), Axis("peak memory", "bytes")
         return Chart("lines", "Memory by batch size", along, up, series, guides)
 
-    def charts(self) -> dict[str, Chart]:
-        charts = {"memory": self._memory_chart()}
+    def charts(self) -> Charts:
+        if not any(row.per_second for row in self.rows):
+            return Charts(memory=self._memory_chart)
+        return Charts(memory=self._memory_chart, throughput=self._throughput_chart)
+
+    def _throughput_chart(self) -> Chart:
         timed = [row for row in self.rows if row.per_second]
-        if timed:
-            pace = Series(
-                "throughput", [row.batch for row in timed], [row.per_second or 0.0 for row in timed]
-            )
-            axes = Axis("batch size", "count", log=True), Axis("samples per second")
-            lines, guides = [pace], []
-            if self.knee is not None:
-                guides = [Series("90 % of the best", [pace.x[0], pace.x[-1]], [KNEE * max(pace.y)] * 2)]
-                height = pace.y[pace.x.index(self.knee)]
-                lines.append(Series(f"knee: {self.knee:,}", [self.knee], [height], loose=True))
-            charts["throughput"] = Chart("lines", "Throughput by batch size", *axes, lines, guides)
-        return charts
+        pace = Series("throughput", [row.batch for row in timed], [row.per_second or 0.0 for row in timed])
+        axes = Axis("batch size", "count", log=True), Axis("samples per second")
+        lines, guides = [pace], []
+        if self.knee is not None:
+            guides = [Series("90 % of the best", [pace.x[0], pace.x[-1]], [KNEE * max(pace.y)] * 2)]
+            height = pace.y[pace.x.index(self.knee)]
+            lines.append(Series(f"knee: {self.knee:,}", [self.knee], [height], loose=True))
+        return Chart("lines", "Throughput by batch size", *axes, lines, guides)
 
 
 def _telling(step: float) -> Callable[[int], str]:
@@ -253,6 +261,7 @@ def _slope(first: BatchMemory, last: BatchMemory, of: str = "predicted_bytes") -
     return (getattr(last, of) - getattr(first, of)) / (last.batch - first.batch)
 
 
+@takes_kwargs
 def batch_size(
     model: Callable[..., Any],
     *args: Any,
@@ -270,9 +279,10 @@ def batch_size(
     sizes. That is the first one, or the second where an RNN or attention of the model reads its inputs with the steps
     first. ``memory`` is bytes, a text like ``"16 GiB"`` or hardware like ``"A100"``; without it, only throughput is
     looked at. Peaks are predicted from shapes alone, without running. With ``measure``, a copy of the module is then
-    run with the largest batch, where this machine has room for it, and timed with 1, 2, 4, … samples; where that run
-    takes more or less than predicted, smaller or larger ones are run, a few at most. A plain callable is not run: it
-    may change things of its own. ``largest`` is where looking ends.
+    run with the largest batch, where this machine has room for it, while the allocator is listened to; where that run
+    takes more or less than predicted, smaller or larger ones are run, a few at most. Then it is timed with 1, 2, 4, …
+    samples, on this machine. A plain callable is not run: it may change things of its own; nor is a model that has
+    shapes alone (on meta). ``largest`` is where looking ends.
 
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Linear(256, 256)
@@ -293,11 +303,13 @@ def batch_size(
         )
     notes = _about(run, sizes)
     rows = _predicted(run, sizes, budget, largest)
-    if measure and not isinstance(model, torch.nn.Module):
-        notes.append(
-            "not run: a plain callable may change things of its own; pass the module to have it timed"
-        )
+    if measure and run.why_not_run is not None:
+        notes.append(run.why_not_run)
     elif measure:
+        notes.append(
+            f"samples/s and time are of this machine, on {', '.join(sorted(run.devices)) or 'cpu'}; measured is the "
+            "peak of the allocator in a plain run"
+        )
         with torch.random.fork_rng():
             room = free_bytes(run)
             if budget is not None:
@@ -344,3 +356,387 @@ def _about(run: BatchedRun, sizes: BatchSizes) -> list[str]:
     elif sizes.least > 1:
         result.append(f"from {sizes.least} on: {sizes.why}")
     return result
+
+
+# read (steps, batch, features) unless told otherwise
+STEPS_FIRST = (torch.nn.RNNBase, torch.nn.MultiheadAttention)
+
+
+class BatchMemory(NamedTuple):
+    """One batch size: the peak predicted from shapes, and what a run of it measured; None where it was not run.
+
+    ``predicted_bytes`` is what the allocator gives out or, on CUDA, holds: tensors, kernel scratch, rounding.
+    ``tensor_bytes`` is what tensors hold of it, and ``measured_bytes`` what the allocator gave out when it ran.
+    """
+
+    batch: int
+    predicted_bytes: int
+    tensor_bytes: int
+    measured_bytes: int | None = None
+    time_ns: int | None = None
+    per_second: float | None = None
+
+    @property
+    def needed_bytes(self) -> int:
+        """What is needed as far as is known: measured where it was run, else predicted."""
+        return self.predicted_bytes if self.measured_bytes is None else self.measured_bytes
+
+    @property
+    def ratio(self) -> float:
+        """How many bytes it takes for each one predicted; 1 where it was not run."""
+        return self.needed_bytes / max(1, self.predicted_bytes)
+
+
+class BatchSizes(NamedTuple):
+    """The batch sizes that a model takes: ``least``, and from there on in strides of ``unit``."""
+
+    least: int
+    unit: int
+    why: str
+    """What the model says to others; empty where all run."""
+
+
+class BatchedRun:
+    """A run with a batch of any size. Dimension ``dim`` of the inputs is the batch; None to find out."""
+
+    def __init__(
+        self,
+        model: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        dim: int | None,
+        backward: bool,
+        loss: Callable[[Any], Any] | None,
+    ) -> None:
+        self.model, self.args, self.kwargs = model, args, kwargs
+        self.backward, self.loss = backward, loss
+        self._predicted: dict[int, BatchMemory] = {}
+        self._workspace_bytes = 0
+        self.reader = ""
+        """The module from which the dimension is known, if that is how."""
+        self.dim = 0 if dim is None else dim
+        self.sample = self._sample()
+        if dim is None:
+            self.reader = self._steps_first()
+            if self.reader:
+                self.dim = 1
+                self.sample = self._sample()
+
+    def inputs(self, batch: int, *, fake: bool = False) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The sample's tensors with another number of samples; on ``fake``, with contents that nobody looks at."""
+
+        def resized(leaf: Any) -> Any:
+            dim = self._dim_of(leaf)
+            if dim is None:
+                return leaf
+            with torch.no_grad():
+                if fake:
+                    shape = (*leaf.shape[:dim], batch, *leaf.shape[dim + 1 :])
+                    tensor = torch.empty(shape, dtype=leaf.dtype, device=leaf.device)
+                else:
+                    rows = torch.arange(batch, device=leaf.device) % self.sample
+                    tensor = leaf.detach().index_select(dim, rows)
+            return tensor.requires_grad_(leaf.requires_grad)
+
+        return pytree.tree_map(resized, (self.args, self.kwargs))
+
+    def traced(self, batch: int) -> Trace:
+        """The trace of a run by shapes alone."""
+        args, kwargs = self.inputs(batch, fake=True)
+        return trace(
+            self.model, *args, kwargs=kwargs, backward=self.backward, loss=self.loss, fake=True, hold=False
+        )
+
+    def predicted(self, batch: int) -> BatchMemory:
+        """The peak that is predicted for a batch size."""
+        if batch not in self._predicted:
+            memory = self.traced(batch).memory()
+            cuda = sum(device.reserved_bytes for device in memory.cuda)
+            self._workspace_bytes = sum(device.workspace_bytes for device in memory.cuda)
+            self._predicted[batch] = BatchMemory(
+                batch, cuda or memory.allocator_peak_bytes, memory.peak_bytes
+            )
+        return self._predicted[batch]
+
+    def measured(self, batch: int) -> int:
+        """What a copy of the model takes of the allocator in a plain run: by itself, for its inputs, and to compute.
+
+        The copy is made while the allocator is listened to, so that nobody has to know what the model holds.
+        """
+        devices = self.devices - {"cpu"}
+        for device in devices:
+            # cuBLAS keeps its workspace for good: it is there before, and counts as predicted
+            torch.ones(1, 1, device=device).mm(torch.ones(1, 1, device=device))
+        if devices:
+            torch.cuda.empty_cache()
+        reserved = {device: torch.cuda.memory_reserved(device) for device in devices}
+        taken = allocator_events.measure(
+            lambda: self.run(copy.deepcopy(self.model), *self.inputs(batch)), (), {}, warmup=0
+        )
+        grown = [row.reserved_bytes - reserved[row.device] for row in taken.cuda if row.device in reserved]
+        return sum(grown) + self._workspace_bytes if grown else taken.cpu.peak_bytes - taken.cpu.start_bytes
+
+    def run(self, model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Run it for real."""
+        output = model(*args, **kwargs)
+        if self.backward or self.loss is not None:
+            run_backward(output, self.loss)
+
+    @cached_property
+    def devices(self) -> set[str]:
+        """Where the model and its inputs are; ``meta`` is nowhere."""
+        tensors = [
+            leaf for leaf in pytree.tree_leaves((self.args, self.kwargs)) if isinstance(leaf, torch.Tensor)
+        ]
+        if isinstance(self.model, torch.nn.Module):
+            tensors += [*self.model.parameters(), *self.model.buffers()]
+        return {"meta" if isinstance(tensor, FakeTensor) else _device(tensor) for tensor in tensors}
+
+    @property
+    def why_not_run(self) -> str | None:
+        """Why nothing can be measured, in words; None where it can."""
+        if not isinstance(self.model, torch.nn.Module):
+            return "not run: a plain callable may change things of its own; pass the module to have it timed"
+        if "meta" in self.devices:
+            return (
+                "not run: the model or its inputs have shapes alone (meta), so that there is nothing to time"
+            )
+        if torch.autograd._profiler_enabled():
+            return "not run: memory is measured by torch's profiler, and one is active already"
+        return None
+
+    def sizes(self) -> BatchSizes:
+        """The sizes that the model takes, found by trying few: from 1 on, from 2 on, or else whole samples."""
+        refusal_of_1, refusal_of_2 = self._refusal(1), self._refusal(2)
+        if not refusal_of_1 and not refusal_of_2:
+            return BatchSizes(1, 1, "")
+        if not refusal_of_2 and self.sample > 1 and not self._refusal(3):
+            return BatchSizes(2, 1, f"of 1 the model says {refusal_of_1}")
+        self.predicted(self.sample)
+        why = f"of 1 the model says {refusal_of_1}" if refusal_of_1 else f"of 2 the model says {refusal_of_2}"
+        twice = self._refusal(2 * self.sample)
+        if twice:
+            raise UsageError(
+                f"a batch of {self.sample} runs, others do not: {why}; of {2 * self.sample}, {twice}. Pass what goes "
+                "with the batch (labels, masks) as arguments, and see dim="
+            )
+        return BatchSizes(self.sample, self.sample, why)
+
+    def _refusal(self, batch: int) -> str:
+        """What the model says to a batch that it does not take; its own sample it has to take."""
+        try:
+            self.predicted(batch)
+        except TorchVisError:
+            raise
+        except Exception as error:
+            if batch == self.sample:
+                raise
+            return " ".join(f"{type(error).__name__}: {error}".splitlines()[0].split())
+        return ""
+
+    def _sample(self) -> int:
+        """The size of the batch that was given: that of the first input that has such a dimension."""
+        tensors = [
+            leaf for leaf in pytree.tree_leaves((self.args, self.kwargs)) if isinstance(leaf, torch.Tensor)
+        ]
+        sizes = [leaf.shape[self.dim] for leaf in tensors if leaf.dim() > self.dim]
+        if any(sizes):
+            return next(size for size in sizes if size)
+        if sizes:
+            raise UsageError(
+                f"the batch is empty: dimension {self.dim} of the inputs has no elements; pass a sample batch with one "
+                "sample at least"
+            )
+        raise UsageError(
+            f"none of the inputs is a tensor with a dimension {self.dim} for the batch; pass a sample batch as for "
+            "trace(), and with dim= the dimension that is the batch"
+        )
+
+    def _dim_of(self, leaf: Any) -> int | None:
+        """The dimension of an input that is the batch: a mask or labels beside (steps, batch) have it first."""
+        if not isinstance(leaf, torch.Tensor):
+            return None
+        return next(
+            (dim for dim in (self.dim, 0) if leaf.dim() > dim and leaf.shape[dim] == self.sample), None
+        )
+
+    def _steps_first(self) -> str:
+        """The module that reads the inputs as (steps, batch, features), by name and class; empty if none does."""
+        if not isinstance(self.model, torch.nn.Module):
+            return ""
+        readers = {
+            module: name
+            for name, module in self.model.named_modules()
+            if isinstance(module, STEPS_FIRST) and not module.batch_first
+        }
+        if not readers:
+            return ""
+        tensors = [
+            leaf for leaf in pytree.tree_leaves((self.args, self.kwargs)) if isinstance(leaf, torch.Tensor)
+        ]
+        begins = {tuple(leaf.shape[:2]) for leaf in tensors if leaf.dim() > 1}
+        names: list[str] = []
+
+        def look(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            read = [leaf for leaf in (*args, *kwargs.values()) if isinstance(leaf, torch.Tensor)]
+            if read and read[0].dim() == 3 and tuple(read[0].shape[:2]) in begins:
+                # as many steps as samples say nothing, unless it is the very input
+                if read[0].shape[0] != read[0].shape[1] or any(read[0] is leaf for leaf in tensors):
+                    names.append(f"{readers[module] or 'the model'} ({type(module).__name__})")
+
+        with _watching(readers, look):
+            trace(self.model, *self.args, kwargs=self.kwargs, fake=True, hold=False)
+        return names[0] if names else ""
+
+
+def _device(tensor: torch.Tensor) -> str:
+    """The device with its number, as allocators name it."""
+    device = tensor.device
+    return f"cuda:{torch.cuda.current_device()}" if device == torch.device("cuda") else str(device)
+
+
+@context
+def _watching(undo: Undo, modules: Any, look: Callable[..., None]) -> None:
+    """Have a look at what modules are called with."""
+    for module in modules:
+        undo.add(take_out, module._forward_pre_hooks, look)
+        handle = module.register_forward_pre_hook(look, with_kwargs=True)
+        undo.add(handle.remove)
+
+
+# of which a time is the median
+RUNS = 5
+# batches that are run to find the largest
+TRIES = 6
+# the largest batch that is timed
+MOST = 1 << 20
+
+
+def needed(row: BatchMemory, rows: Iterable[BatchMemory]) -> int:
+    """What a batch needs: what it took, if it ran; if not, as the nearest one that ran lets expect."""
+    ran = [other for other in rows if other.measured_bytes is not None]
+    if row.measured_bytes is not None or not ran:
+        return row.needed_bytes
+    nearest = min(ran, key=lambda other: (abs(other.batch - row.batch), -other.ratio))
+    return math.ceil(row.predicted_bytes * nearest.ratio)
+
+
+def search(
+    run: BatchedRun, sizes: BatchSizes, rows: dict[int, BatchMemory], budget: float, largest: int
+) -> int | None:
+    """Close in on the largest batch predicted to fit: by the slope of what is known, by halves where that gains little.
+
+    It is returned; all that were looked at are in ``rows``.
+    """
+    # from here on all sizes are in units
+    unit, cap = sizes.unit, max(1, largest // sizes.unit)
+    # fits; does not
+    low, high = sizes.least // unit, cap + 1
+    tried = 0
+    # an earlier search has narrowed it
+    for batch, row in rows.items():
+        if row.predicted_bytes <= budget:
+            low = max(low, batch // unit)
+        else:
+            high = min(high, batch // unit)
+    count = min(low + 1, cap)
+    while high - low > 1:
+        batch = count * unit
+        rows[batch] = run.predicted(batch)
+        tried += 1
+        before = high - low
+        if rows[batch].predicted_bytes <= budget:
+            low = count
+        else:
+            high = count
+        first, last = rows[min(rows)], rows[max(rows)]
+        slope = unit * (last.predicted_bytes - first.predicted_bytes) / (last.batch - first.batch)
+        room = (budget - rows[low * unit].predicted_bytes) / slope if slope > 0 else math.inf
+        count = low + max(1, int(min(room, cap)))
+        # a line through a curve that bends upwards only creeps towards where it crosses
+        creeps = tried > 2 and high - low > before / 2
+        # by leaps, as inputs of the largest size may be more than there is memory for
+        if high > cap:
+            count = min(4 * low if creeps else count, cap)
+        elif count >= high or creeps:
+            count = (low + high) // 2
+    return max((batch for batch, row in rows.items() if row.predicted_bytes <= budget), default=None)
+
+
+def prove(
+    run: BatchedRun,
+    sizes: BatchSizes,
+    rows: dict[int, BatchMemory],
+    budget: int,
+    largest: int,
+    room: int,
+    notes: list[str],
+) -> None:
+    """Run a copy of the module with the largest batch that fits, and then with what does by that run: more, or less."""
+    ratio, tries = 1.0, 0
+    while True:
+        wanted = search(run, sizes, rows, budget / ratio, largest) or sizes.least
+        ran = [row for row in rows.values() if row.measured_bytes is not None]
+        over = min((row.batch for row in ran if row.needed_bytes > budget), default=math.inf)
+        fits = max((row.batch for row in ran if row.needed_bytes <= budget), default=0)
+        wanted = int(min(wanted, over - sizes.unit))
+        if wanted <= fits or wanted < sizes.least:
+            return
+        rows.setdefault(wanted, run.predicted(wanted))
+        if rows[wanted].predicted_bytes * ratio * 2 > room:
+            notes.append(f"a batch of {wanted:,} was not run: this machine has {size(room)} to spare")
+            return
+        if tries == TRIES:
+            notes.append(f"a batch of {wanted:,} may fit by what ran; {TRIES} were run, and it was not")
+            return
+        tries += 1
+        rows[wanted] = rows[wanted]._replace(measured_bytes=run.measured(wanted))
+        ratio = rows[wanted].ratio
+
+
+def take_times(
+    run: BatchedRun, sizes: BatchSizes, rows: dict[int, BatchMemory], most: int, room: int
+) -> None:
+    """Time batches of twice the size each up to ``most``, as long as there is room and it pays."""
+    model: Any = copy.deepcopy(run.model)
+    best, flat = 0.0, 0
+    chosen = [sizes.unit << power for power in range(MOST.bit_length())]
+    for batch in progress([batch for batch in chosen if sizes.least <= batch <= most], "throughput"):
+        row = rows.get(batch) or run.predicted(batch)
+        if row.predicted_bytes * 2 > room or flat >= 2:
+            break
+        time_ns = _timed(run, model, batch)
+        pace = batch / (time_ns / 1e9)
+        flat = flat + 1 if pace < best * 1.05 else 0
+        best = max(best, pace)
+        rows[batch] = row._replace(time_ns=time_ns, per_second=pace)
+
+
+def _timed(run: BatchedRun, model: Any, batch: int) -> int:
+    """The median time of a run, device work included, and without what it takes to make the batch."""
+    times = []
+    args, kwargs = run.inputs(batch)
+    for turn in range(RUNS + 1):
+        if isinstance(model, torch.nn.Module):
+            model.zero_grad(set_to_none=True)
+        start = time.perf_counter_ns()
+        run.run(model, args, kwargs)
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        if turn:
+            times.append(time.perf_counter_ns() - start)
+    return round(statistics.median(times))
+
+
+def free_bytes(run: BatchedRun) -> int:
+    """What this machine can still give."""
+    tensors = [leaf for leaf in pytree.tree_leaves((run.args, run.kwargs)) if isinstance(leaf, torch.Tensor)]
+    if any(tensor.is_cuda for tensor in tensors):
+        return torch.cuda.mem_get_info()[0]
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        # not known: enough for a small run, no more
+        return 2 * 1024**3

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch_vis.analysis.parse_size import amount_bytes
-from torch_vis.analysis.report import Report
+from torch_vis.analysis.machine.resolve import amount_bytes
+from torch_vis.analysis.report import Charts, Report
 from torch_vis.api import trace
-from torch_vis.errors import UsageError
+from torch_vis.errors import UsageError, takes_kwargs
 from torch_vis.graph.text import count, size
 from torch_vis.views.charts.chart import Axis, Chart, Series
-from torch_vis.views.text.table import Field, Listing
+from torch_vis.views.text.table_layout import Field, Listing
 
 if TYPE_CHECKING:
     from torch_vis.analysis.memory.report import MemoryReport
@@ -45,11 +45,15 @@ class CheckpointingReport(Report):
 
     def __init__(self, memory: MemoryReport, budget_bytes: int | None = None) -> None:
         self.memory = memory
+        """The memory of the run as it is."""
         self.peak_bytes = memory.peak_bytes
+        """The peak without checkpoints."""
         self.budget_bytes = budget_bytes
+        """The bytes that it has to fit into; None where none was given."""
         choices = [_choice(memory, paths, type_) for paths, type_ in _candidates(memory)]
         lower = [choice for choice in choices if choice.saved_bytes > 0]
         self.choices = sorted(lower, key=lambda choice: (choice.peak_bytes, choice.extra_flops or 0))
+        """What can be checkpointed and lowers the peak, the lowest first."""
 
     @property
     def best(self) -> Choice | None:
@@ -83,19 +87,10 @@ class CheckpointingReport(Report):
         """The choices that lower the peak."""
         return [Listing("choices", CHOICES, self.choices, heading="What can be checkpointed")]
 
-    def charts(self) -> dict[str, Chart]:
+    def charts(self) -> Charts:
         """The peak that each choice leaves against what it computes again."""
         known = [choice for choice in self.choices if choice.extra_flops is not None]
-        if not known:
-            return {}
-        points = Series(
-            "choices",
-            [row.extra_flops for row in known],
-            [row.peak_bytes for row in known],
-            [row.modules for row in known],
-        )
-        x, y = Axis("computed again", "flops"), Axis("peak", "bytes")
-        return {"choices": Chart("points", "Peak memory against recomputation", x, y, [points])}
+        return Charts(choices=lambda: _choices_chart(known)) if known else Charts()
 
     def notes(self) -> list[str]:
         """How the figures were found."""
@@ -105,6 +100,17 @@ class CheckpointingReport(Report):
         ]
 
 
+def _choices_chart(known: Sequence[Choice]) -> Chart:
+    points = Series(
+        "choices",
+        [row.extra_flops for row in known],
+        [row.peak_bytes for row in known],
+        [row.modules for row in known],
+    )
+    x, y = Axis("computed again", "flops"), Axis("peak", "bytes")
+    return Chart("points", "Peak memory against recomputation", x, y, [points])
+
+
 CHOICES = (
     Field("modules", "modules"), Field("type", "class"), Field("paths", "count", lambda paths: count(len(paths))),
     Field("peak_bytes", "peak", size), Field("saved_bytes", "saved", size),
@@ -112,6 +118,7 @@ CHOICES = (
 )  # fmt: skip
 
 
+@takes_kwargs
 def checkpointing(
     model: Callable[..., Any],
     *args: Any,

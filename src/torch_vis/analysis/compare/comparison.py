@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,31 +14,33 @@ import numpy as np
 from torch_vis._deprecated import Renamed
 from torch_vis._trace import Trace
 from torch_vis.analysis.compare.align import align, module_of
+from torch_vis.analysis.compare.change_lines import ChangeLine, change_lines
+from torch_vis.analysis.compare.changes import ModuleChange, changed_outputs, find_changes
 from torch_vis.analysis.compare.module_deltas import (
     ModuleDelta,
-    is_root,
     largest_deltas,
     module_deltas,
     module_scopes,
     signed,
 )
 from torch_vis.analysis.compare.module_keys import weight_digest
-from torch_vis.analysis.compare.outputs import match_results
-from torch_vis.analysis.compare.sequence_diff import increasing
-from torch_vis.analysis.compare.sides import strides_of
-from torch_vis.analysis.compare.wiring import InputChange
+from torch_vis.analysis.compare.module_lists import ModuleLists
+from torch_vis.analysis.compare.settings import counts_other_steps
+from torch_vis.analysis.compare.words import changes_of, node_text
 from torch_vis.errors import TensorsMissing, UsageError, missing_extra, no_match
-from torch_vis.graph.graph import Graph, Node, Rows, Scope, Value
+from torch_vis.graph.graph import Graph, Node, Rows, Scope
 from torch_vis.graph.schema import Flag, Phase
-from torch_vis.graph.text import and_more, count, duration, many, size
+from torch_vis.graph.text import and_more, count, duration, inert, many, size
 from torch_vis.views.charts.chart import Axis, Chart, Series, draw
-from torch_vis.views.text.table import table
+from torch_vis.views.text.table_layout import cut, table
 
 if TYPE_CHECKING:
     import pandas
 
     from torch_vis.analysis.compare.numeric.report import DifferencesReport
 
+# What the two runs are called if they have no names of their own.
+SIDES = ("A", "B")
 # Changed operations whose differences a page says in words.
 MOST_ON_PAGE = 5000
 # Lines of a list that are printed.
@@ -54,7 +56,7 @@ FIGURES: dict[str, tuple[Callable[[int], str], str | None]] = {
     "allocated": (size, "alloc_bytes"),
     "peak memory": (size, None),
     "FLOPs": (count, "flops"),
-    "bytes moved": (size, "moved_bytes"),
+    "bytes accessed": (size, "moved_bytes"),
 }
 
 
@@ -77,10 +79,20 @@ class Comparison(Renamed):
     (['tanh'], ['relu'], 2)
     """
 
-    def __init__(self, a: Trace, b: Trace) -> None:
+    def __init__(self, a: Trace, b: Trace, names: Sequence[str] | None = None) -> None:
         self.a, self.b = a, b
+        """The two traces."""
+        self.names = SIDES if names is None else (names[0], names[1])
+        """What the two are called: A and B, if nothing else was given."""
         weights = weight_digest(a.graph, a.kept), weight_digest(b.graph, b.kept)
         self.alignment = align(a.graph, b.graph, weights)
+        """Which operation and which call of one is which of the other."""
+        # that a step is the second and not the first is no change
+        changed = self.alignment.changed
+        rewired = self.alignment.wiring.changed_inputs
+        changed[[node for node in counts_other_steps(a, b, self.alignment.to_b) if node not in rewired]] = (
+            False
+        )
 
     @property
     def same(self) -> bool:
@@ -132,7 +144,7 @@ class Comparison(Renamed):
             if self.alignment.changed[other]:
                 before, after = self.a.graph.nodes[node], self.b.graph.nodes[other]
                 inputs = self.alignment.wiring.changed_inputs.get(other, ())
-                yield Change(before, after, tuple(_changes_of(before, after, inputs)))
+                yield Change(before, after, tuple(changes_of(before, after, inputs, self.alignment.wiring)))
 
     @cached_property
     def moved(self) -> list[tuple[Node, Node]]:
@@ -161,21 +173,32 @@ class Comparison(Renamed):
         >>> tv.compare(one, two).changed_outputs["output.0"]
         'sin in the run instead of exp in the run'
         """
-        matched = match_results(self.a.graph, self.b.graph, self.alignment.scope_to_b, self.alignment.wiring)
-        a, b, wiring = self.a.graph.values, self.b.graph.values, self.alignment.wiring
-        changes = {}
-        for row_a, row_b in matched.pairs:
-            if row_a.kind != "output":
-                continue
-            if wiring.are_different(row_a.value, row_b.value):
-                changes[row_a.name] = _instead(a[row_a.value], b[row_b.value])
-            elif row_a.name != row_b.name:
-                changes[row_a.name] = f"called {row_b.name} in B"
-        for rows, run in ((matched.only_a, "A"), (matched.only_b, "B")):
-            changes |= {row.name: f"only in {run}" for row in rows if row.kind == "output"}
-        return changes
+        return changed_outputs(self.a.graph, self.b.graph, self.alignment)
 
     @cached_property
+    def changes(self) -> list[ModuleChange]:
+        """What changed, module by module and in words: causes, and not what follows from them.
+
+        >>> import torch, torch_vis as tv
+        >>> x, width = torch.ones(1, 3), {"one": 2, "two": 4}
+        >>> one, two = (torch.nn.Sequential(torch.nn.Linear(3, n), torch.nn.ReLU()) for n in width.values())
+        >>> [str(change) for change in tv.compare(tv.trace(one, x), tv.trace(two, x)).changes]
+        ['0 Linear(3, 2) → Linear(3, 4)']
+        """
+        return find_changes(self.a, self.b, self.alignment)
+
+    @cached_property
+    def lines(self) -> list[ChangeLine]:
+        """The changes as they are printed: what changed alike in all layers of a list is one line.
+
+        >>> import torch, torch_vis as tv
+        >>> acts = [torch.nn.Sequential(*(act() for _ in range(3))) for act in (torch.nn.ReLU, torch.nn.GELU)]
+        >>> print(tv.compare(*(tv.trace(model, torch.ones(2)) for model in acts)).lines[0])
+        * ReLU → GELU
+        """
+        return change_lines(self.changes, [*self.a.graph.scope_paths, *self.b.graph.scope_paths])
+
+    @property
     def changed_modules(self) -> list[tuple[Scope, Scope]]:
         """Modules in the same place that are of another class, by their first calls; not the model as a whole.
 
@@ -185,63 +208,36 @@ class Comparison(Renamed):
         >>> [(a.path, a.type, b.type) for a, b in tv.compare(tv.trace(one, x), tv.trace(two, x)).changed_modules]
         [('0', 'ReLU', 'GELU')]
         """
-        a, b = self.a.graph, self.b.graph
-        changed: dict[int, tuple[Scope, Scope]] = {}
-        for scope, other in enumerate(self.alignment.scope_to_b.tolist()):
-            module = int(a.scope_module[scope])
-            before, after = a.modules[module], b.modules[int(b.scope_module[other])]
-            if other < 0 or before.type == after.type or before.kind != "module" or module in changed:
-                continue
-            if not is_root(a, scope) and not is_root(b, other):
-                changed[module] = a.scopes[scope], b.scopes[other]
-        return list(changed.values())
+        return self._lists.changed
 
     @cached_property
     def modules(self) -> list[ModuleDelta]:
         """What the operations of each module come to in both: their number, parameters, time, memory, FLOPs."""
         return module_deltas(self.a, self.b, self.alignment)
 
-    @cached_property
+    @property
     def added_modules(self) -> list[Scope]:
         """Calls of modules that only ``b`` makes; not those that it makes again in backward."""
-        scope_to_b = self.alignment.scope_to_b
-        known = {*scope_to_b[scope_to_b >= 0].tolist(), *self.b.graph.tree.first_calls}
-        return _modules(scope for scope in self.b.graph.scopes if scope.index not in known)
+        return self._lists.added
 
-    @cached_property
+    @property
     def removed_modules(self) -> list[Scope]:
         """Calls of modules that only ``a`` makes; not those that it makes again in backward."""
-        recomputed = self.a.graph.tree.first_calls
-        removed = np.flatnonzero(self.alignment.scope_to_b < 0).tolist()
-        return _modules(self.a.graph.scopes[scope] for scope in removed if scope not in recomputed)
+        return self._lists.removed
 
-    @cached_property
+    @property
     def moved_modules(self) -> list[tuple[Scope, Scope]]:
         """Calls of modules that both make, under another path."""
-        moved = []
-        for scope, other in enumerate(self.alignment.scope_to_b.tolist()):
-            if other < 0:
-                continue
-            before, after = self.a.graph.scopes[scope], self.b.graph.scopes[other]
-            if before.path != after.path and before.kind == "module":
-                if not (is_root(self.a.graph, scope) and is_root(self.b.graph, other)):
-                    moved.append((before, after))
-        return moved
+        return self._lists.moved
 
-    @cached_property
+    @property
     def reordered_modules(self) -> list[tuple[Scope, Scope]]:
         """Calls of modules that both make, in another order: the fewest that would have to move."""
-        calls = [
-            (scope, other)
-            for scope, other in enumerate(self.alignment.scope_to_b.tolist())
-            if other >= 0 and self.a.graph.scopes[scope].kind == "module"
-        ]
-        in_order = increasing([other for _, other in calls])
-        moved = {scope: other for index, (scope, other) in enumerate(calls) if index not in in_order}
-        parent = self.a.graph.scope_parent
-        # what is inside has moved with it
-        outermost = ((scope, other) for scope, other in moved.items() if int(parent[scope]) not in moved)
-        return [(self.a.graph.scopes[scope], self.b.graph.scopes[other]) for scope, other in outermost]
+        return self._lists.reordered
+
+    @cached_property
+    def _lists(self) -> ModuleLists:
+        return ModuleLists(self.a.graph, self.b.graph, self.alignment)
 
     @cached_property
     def figures(self) -> dict[str, tuple[float | None, float | None]]:
@@ -348,14 +344,29 @@ class Comparison(Renamed):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a page (``.html``) that shows both runs as one graph, with what was added, removed and changed."""
-        from torch_vis.views.page.compare import save_comparison
+        from torch_vis.views.page.page import save_comparison
 
         if os.path.splitext(os.fspath(path))[1].lower() not in (".html", ".htm"):
             raise UsageError(
                 f"a comparison is saved as a page: name a file that ends in .html, not {os.fspath(path)}"
             )
         texts = {change.after.index: change.what for change in islice(self._changes(), MOST_ON_PAGE)}
-        save_comparison(path, self.a, self.b, self.alignment, words=texts)
+        names = None if self.names == SIDES else self.names
+        save_comparison(
+            path, self.a, self.b, self.alignment, names=names, words=texts, lines=self._page_lines()
+        )
+
+    def _page_lines(self) -> list[tuple[str, str, Sequence[int], Sequence[int]]]:
+        """The lines of ``lines``: where, what, and the operations of ``a`` and ``b`` that each is about."""
+        return [
+            (
+                line.path,
+                line.what,
+                [node for change in line.changes for node in change.nodes_a],
+                [node for change in line.changes for node in change.nodes_b],
+            )
+            for line in self.lines
+        ]
 
     def show(self) -> str:
         """Open that page: in the notebook that this is called from, or else in the browser; returns the file's path.
@@ -374,6 +385,9 @@ class Comparison(Renamed):
         """The same as plain data, for JSON."""
         return {
             "same": self.same,
+            "names": list(self.names),
+            "changes": [change.to_dict() for change in self.changes],
+            "lines": [str(line) for line in self.lines],
             "figures": {name: {"a": a, "b": b} for name, (a, b) in self.figures.items()},
             "incomplete": {name: {"a": a, "b": b} for name, (a, b) in self.incomplete.items()},
             "added": [_node_dict(node) for node in self.added],
@@ -431,17 +445,31 @@ class Comparison(Renamed):
             if error
         ]
         lines += [""] if lines else []
-        lines += [*self._figure_lines(), ""]
+        lines += [*self._change_lines(), "", *self._figure_lines(), ""]
         matched = len(self.a.graph) - len(self.removed)
         lines += [f"{many(matched, 'operation')} in both, {len(self.changed):,} of them changed"]
         lines += [*self._operation_lines(), *self._module_lines()]
         have_medians = all("plain_wall_ns" in trace.meta for trace in (self.a, self.b))
         deltas = largest_deltas(self.modules, have_medians)
         lines += ["", *table(deltas)] if len(deltas.rows) else []
-        return "\n".join([*lines, "", *self.notes()])
+        return "\n".join(map(inert, [*lines, "", *self.notes()]))
+
+    def _change_lines(self) -> list[str]:
+        """What changed, by module and in words."""
+        a, b = self.names
+        models = self.a.name, self.b.name
+        if self.names == SIDES and models[0] != models[1]:
+            a, b = (f"{name} ({model})" for name, model in zip(SIDES, models))
+        if not self.lines:
+            between = "" if self.names == SIDES else f" between {a} and {b}"
+            same = "both ran the same operations on the same things"
+            return [f"No change{between}: {same if self.same else 'but operations differ, as listed below'}"]
+        return _listed(f"What changed, {a} → {b}", [str(line) for line in self.lines], len(self.lines))[1:]
 
     def _figure_lines(self) -> list[str]:
-        lines = [f"{'':12}  {'A':>12}  {'B':>12}  {'B − A':>12}"]
+        before, after = (cut(name, 12) for name in self.names)
+        delta_title = "B − A" if self.names == SIDES else "difference"
+        lines = [f"{'':12}  {before:>12}  {after:>12}  {delta_title:>12}"]
         for name, (a, b) in self.figures.items():
             show = FIGURES[name][0]
             low = self.incomplete.get(name, (False, False))
@@ -454,13 +482,13 @@ class Comparison(Renamed):
         return lines
 
     def _operation_lines(self) -> list[str]:
-        lines = _node_lines("only in A", self.removed, self.a.graph)
-        lines += _node_lines("only in B", self.added, self.b.graph)
+        lines = _node_lines(f"only in {self.names[0]}", self.removed, self.a.graph)
+        lines += _node_lines(f"only in {self.names[1]}", self.added, self.b.graph)
         # views last
         changed = sorted(self.changed, key=lambda row: "view" in row.after.flags)[:MOST_LOOKED_AT]
         lines += _listed(
             "changed",
-            [f"{_node_text(row.after)}: {'; '.join(row.what)}" for row in changed],
+            [f"{node_text(row.after)}: {'; '.join(row.what)}" for row in changed],
             len(self.changed),
         )
         moved = [
@@ -478,8 +506,8 @@ class Comparison(Renamed):
         changed = [f"{what}: {and_more(paths, 3)}" for what, paths in classes.items()]
         lines = _listed_groups("modules of another class", changed, len(self.changed_modules))
         for title, scopes in (
-            ("modules only in A", self.removed_modules),
-            ("modules only in B", self.added_modules),
+            (f"modules only in {self.names[0]}", self.removed_modules),
+            (f"modules only in {self.names[1]}", self.added_modules),
         ):
             lines += _listed_groups(title, _outermost(scopes), len(scopes))
         pairs = {(before.index, after.index) for before, after in self.moved_modules}
@@ -494,27 +522,30 @@ class Comparison(Renamed):
         return lines + _listed("modules called in another order", order, len(self.reordered_modules))
 
 
-def compare(a: Trace, b: Trace) -> Comparison:
+def compare(a: Trace, b: Trace, *, names: Sequence[str] | None = None) -> Comparison:
     """Align two traces by their structure, not by number or name alone.
+
+    ``names`` are what the two are called where the comparison is printed and in its page.
 
     >>> import torch, torch_vis as tv
     >>> x = torch.ones(1, 3)
     >>> tv.compare(tv.trace(torch.nn.ReLU(), x), tv.trace(torch.nn.ReLU(), x)).same
     True
+    >>> one, two = torch.nn.Sequential(torch.nn.ReLU()), torch.nn.Sequential(torch.nn.GELU())
+    >>> comparison = tv.compare(tv.trace(one, x), tv.trace(two, x), names=("before", "after"))
+    >>> print("\\n".join(str(comparison).splitlines()[:2]))
+    What changed, before → after (1)
+      0 ReLU → GELU
     """
     for trace in (a, b):
         if not isinstance(trace, Trace):
             raise UsageError(f"compare() takes two traces, not {type(trace).__name__}")
-    return Comparison(a, b)
-
-
-def _modules(scopes: Iterable[Scope]) -> list[Scope]:
-    """Those that are calls of modules; not of the whole model once more, inside what a compiler captured of it."""
-    return [
-        scope
-        for scope in scopes
-        if scope.kind == "module" and not (scope.path and is_root(scope.graph, scope.index))
-    ]
+    is_pair = isinstance(names, (tuple, list)) and len(names) == 2
+    if names is not None and not (is_pair and all(isinstance(name, str) and name for name in names)):
+        raise UsageError(f"names are two texts, one for each trace, not {names!r}")
+    if names is not None and names[0] == names[1]:
+        raise UsageError(f"names tell the two traces apart; both are {names[0]!r}")
+    return Comparison(a, b, names)
 
 
 def _total(trace: Trace, metric: str) -> float | None:
@@ -542,80 +573,6 @@ def _node_dict(node: Node) -> dict[str, Any]:
 # --- in words ---
 
 
-def _changes_of(before: Node, after: Node, inputs: Sequence[InputChange]) -> list[str]:
-    """The outputs, arguments and inputs of two matched operations, where they are not the same."""
-    changes = []
-    types = [", ".join(str(value.type) for value in node.outputs) for node in (before, after)]
-    if types[0] != types[1]:
-        changes.append(f"{types[0]} → {types[1]}")
-    elif any(strides_of(a.type) != strides_of(b.type) for a, b in zip(before.outputs, after.outputs)):
-        strides = [", ".join(str(value.type.stride) for value in node.outputs) for node in (before, after)]
-        changes.append(f"strides {strides[0]} → {strides[1]}")
-    calls = before.call.format(), after.call.format()
-    if calls[0] != calls[1]:
-        changes.append(f"{calls[0]} → {calls[1]}")
-    elif before.call != after.call:
-        changes.append(f"{before.call.op} → {after.call.op}")
-    return changes + _changes_of_inputs(before.graph, after.graph, inputs)
-
-
-def _changes_of_inputs(a: Graph, b: Graph, inputs: Sequence[InputChange]) -> list[str]:
-    identities = sorted(row.identity_a for row in inputs), sorted(row.identity_b for row in inputs)
-    if len(inputs) > 1 and identities[0] == identities[1]:
-        return ["its operands are swapped" if len(inputs) == 2 else "its operands are in another order"]
-    changes = []
-    for row in inputs:
-        if row.b < 0:
-            changes.append(f"reads what {_producer_text(a.values[row.a])} writes in A alone")
-        elif row.a < 0:
-            changes.append(f"reads what {_producer_text(b.values[row.b])} writes in B alone")
-        else:
-            changes.append(f"reads {_instead(a.values[row.a], b.values[row.b])}")
-    return list(dict.fromkeys(changes))
-
-
-def _instead(before: Value, after: Value) -> str:
-    """What a value is in the place of another: ``x (input) instead of addmm in a``."""
-    for text in (_root_text, _producer_text, _exact_text):
-        a, b = text(before), text(after)
-        if a != b:
-            break
-    return f"{b} instead of {a}"
-
-
-def _root_text(value: Value) -> str:
-    """What a value comes from, views looked through."""
-    producer = value.producer
-    while producer is not None and "view" in producer.flags and producer.inputs:
-        value = producer.inputs[0]
-        producer = value.producer
-    return _producer_text(value)
-
-
-def _producer_text(value: Value) -> str:
-    """What computed a value, or what it is if nothing did."""
-    if value.producer is None:
-        return f"{value.name} ({value.role})" if value.name else f"a {value.role} {value.type}"
-    return _node_text(value.producer)
-
-
-def _exact_text(value: Value) -> str:
-    """The same, with which of several operations or outputs it is."""
-    producer = value.producer
-    if producer is None:
-        return f"{_producer_text(value)}, value {value.index}"
-    outputs = [output.index for output in producer.outputs]
-    which = f", result {outputs.index(value.index)}" if len(outputs) > 1 else ""
-    module = module_of(producer) or "the run"
-    return f"{producer.call.format()} in {module}, operation {producer.index}{which}"
-
-
-def _node_text(node: Node) -> str:
-    """An operation and the module that it runs in."""
-    phase = f" ({node.phase})" if node.phase != "forward" else ""
-    return f"{node.name} in {module_of(node) or 'the run'}{phase}"
-
-
 def _listed(title: str, lines: list[str], total: int) -> list[str]:
     """Lines under a title, equal ones as one, those beyond the most that are shown as a number."""
     if not total:
@@ -639,7 +596,7 @@ def _node_lines(title: str, nodes: Rows[Node], graph: Graph) -> list[str]:
         return []
     is_view = graph.node_flags[indices] & Flag.VIEW != 0
     computing = indices[~is_view]
-    texts = [_node_text(graph.nodes[int(node)]) for node in computing[:MOST_LOOKED_AT]]
+    texts = [node_text(graph.nodes[int(node)]) for node in computing[:MOST_LOOKED_AT]]
     lines = ["", f"{title} ({len(indices):,})", *_listed(title, texts, len(computing))[2:]]
     if is_view.any():
         names = Counter(graph.nodes[int(node)].name for node in indices[is_view][:MOST_LOOKED_AT])

@@ -24,6 +24,7 @@ from torch_vis.analysis.compare.module_keys import (
     call_key,
     children_of,
     classes_of,
+    empty_calls,
     fingerprints,
     is_index,
     is_inside,
@@ -97,6 +98,11 @@ class ModuleMatcher:
                 (side_a, side_b), (self.children_a, self.children_b), weights or (None, None)
             )
         )
+        self.is_empty_a, self.is_empty_b = (
+            empty_calls(side_a, self.children_a),
+            empty_calls(side_b, self.children_b),
+        )
+        """Whether nothing runs in each, as in an ``Identity``: that two do nothing is no evidence."""
         self.names_a, self.names_b = local_names(self.a), local_names(self.b)
         self.classes = classes_of(self.a), classes_of(self.b)
         self.exact = Key(
@@ -124,7 +130,7 @@ class ModuleMatcher:
             # the same operations and shapes with the same weights: of equal layers, the ones that moved
             exact._replace(by_weights=True),
             # the same operations and shapes, in order: renamed
-            exact,
+            exact._replace(only_renamed=True),
             # the same operators under an index that changed: a wider layer behind an inserted one
             operators._replace(labels=labels, only_renumbered=True),
             # the same name and class: a layer with other contents
@@ -279,7 +285,10 @@ class ModuleMatcher:
 
     def unique_fingerprints(self) -> None:
         """Match the only calls that do something, in either of the runs."""
-        self.take(_unique_pairs(*self._unmatched(), self.exact))
+        left_a, left_b = self._unmatched()
+        busy_a = [scope for scope in left_a if not self.is_empty_a[scope]]
+        busy_b = [scope for scope in left_b if not self.is_empty_b[scope]]
+        self.take(_unique_pairs(busy_a, busy_b, self.exact))
 
     def parents_of_matched(self) -> None:
         """Match calls of one class where all matched calls inside one have their counterparts inside the other.
@@ -344,7 +353,9 @@ class ModuleMatcher:
             self._in_order(Key(*with_paths, in_any_order=True))
             if key is self.exact:
                 self._note_unequal_counts(key)
-            self._in_order(key)
+            busy_a = [object() if empty else row for row, empty in zip(key.a, self.is_empty_a)]
+            busy_b = [object() if empty else row for row, empty in zip(key.b, self.is_empty_b)]
+            self._in_order(key._replace(a=busy_a, b=busy_b))
 
     def _in_order(self, key: Key) -> None:
         left_a, left_b = self._unmatched()
@@ -503,6 +514,8 @@ class _Pairing:
         keys_b = [self.anchors_b.get(scope) or key.b[scope] for scope in left_b]
         if key.only_equal_counts is not None:
             keys_a = self._if_equal_counts(key.only_equal_counts, left_a, keys_a)
+        if key.only_renamed:
+            keys_a, keys_b = self._only_renamed(left_a, left_b, keys_a, keys_b)
         if key.labels is not None:
             labels = with_lists_renamed(
                 _labels(key.labels[0], self.anchors_a, left_a), _labels(key.labels[1], self.anchors_b, left_b)
@@ -527,6 +540,23 @@ class _Pairing:
             for key, scope in zip(keys_a, left_a)
         ]
 
+    def _only_renamed(
+        self, left_a: list[int], left_b: list[int], keys_a: list[Any], keys_b: list[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """The keys of calls; with their weights for those whose name, if it is no index, and class are in both."""
+        matcher = self.matcher
+        names_a, names_b = (
+            [names[scope] for scope in left]
+            for names, left in ((matcher.names_a, left_a), (matcher.names_b, left_b))
+        )
+        both = {name for name in {*names_a} & {*names_b} if not is_index(name[0])}
+        weighted_a = _with_weights(left_a, keys_a, matcher.weights_a)
+        weighted_b = _with_weights(left_b, keys_b, matcher.weights_b)
+        return (
+            [row if name in both else key for key, row, name in zip(keys_a, weighted_a, names_a)],
+            [row if name in both else key for key, row, name in zip(keys_b, weighted_b, names_b)],
+        )
+
     def _by_label(
         self,
         left_a: list[int],
@@ -543,6 +573,7 @@ class _Pairing:
         labelled_a, labelled_b = list(zip(labels[0], keys_a)), list(zip(labels[1], keys_b))
         pairs = common(labelled_a, labelled_b)
         pairs = [*pairs, *in_any_order(labelled_a, labelled_b, pairs)]
+        pairs = self._put_right(pairs, left_a, left_b, keys_a)
         indexed_a, indexed_b = (
             [index for index, label in enumerate(names) if is_index(label)] for names in labels
         )
@@ -565,6 +596,29 @@ class _Pairing:
         if len(ordered) < most:
             return pairs
         return named + [(indexed_a[a], indexed_b[b]) for a, b in ordered]
+
+    def _put_right(self, pairs: Pairs, left_a: list[int], left_b: list[int], keys_a: list[Any]) -> Pairs:
+        """The same, but what has changed places goes where its weights are: ``k`` and ``v`` that were swapped.
+
+        That is so where the weights of a pair differ, and each of the two has those of another such pair's partner.
+        """
+        counts = Counter(keys_a[a] for a, _ in pairs)
+        weights_a, weights_b = self.matcher.weights_a, self.matcher.weights_b
+        digests = {
+            (a, b): (weights_a.digest(left_a[a]), weights_b.digest(left_b[b]))
+            for a, b in pairs
+            if counts[keys_a[a]] > 1 and left_a[a] in self.free_a
+        }
+        wrong = [pair for pair, (digest_a, digest_b) in digests.items() if None not in (digest_a, digest_b)]
+        wrong = [pair for pair in wrong if digests[pair][0] != digests[pair][1]]
+        at_a = _once((keys_a[a], digests[a, b][0], a) for a, b in wrong)
+        at_b = _once((keys_a[a], digests[a, b][1], b) for a, b in wrong)
+        right = {a: at_b[key] for key, a in at_a.items() if key in at_b}
+        moved_b = set(right.values())
+        # only where all of them find their places: the others would have to go somewhere
+        if {b for a, b in wrong if a in right} != moved_b:
+            return pairs
+        return [(a, right.get(a, b)) for a, b in pairs]
 
     def _by_weights(
         self, calls_a: list[int], calls_b: list[int], keys_a: list[Any], keys_b: list[Any]
@@ -595,6 +649,14 @@ class _Pairing:
         matcher = self.matcher
         digest = matcher.weights_a.digest(key.scope)
         return digest is not None and digest == matcher.weights_b.digest(matcher.to_b[key.scope])
+
+
+def _once(rows: Iterable[tuple[Any, Any, int]]) -> dict[tuple[Any, Any], int]:
+    """By key and digest the index of the call that has them, if it is the only one."""
+    indices: dict[tuple[Any, Any], list[int]] = defaultdict(list)
+    for key, digest, index in rows:
+        indices[key, digest].append(index)
+    return {key: found[0] for key, found in indices.items() if len(found) == 1}
 
 
 def _opened(children: list[list[int]], outer: int, is_open: Callable[[int], bool]) -> list[int]:

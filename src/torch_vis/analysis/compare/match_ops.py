@@ -531,13 +531,22 @@ class _InputMatcher:
             return []
         candidates = [other for other in self.candidates.get(key, ()) if self._is_free(other)]
         in_module = [other for other in candidates if self._are_in_matched_modules(node, other)]
-        chosen = next(iter(in_module or candidates), None)
+        # the same call in the same module stays there: that the module is given something else is the change
+        stays = (
+            before >= 0
+            and self._are_in_matched_modules(node, before)
+            and self._are_called_alike(node, before)
+        )
+        chosen = next(iter(in_module if stays else in_module or candidates), None)
         return [] if chosen is None else self._pair(node, chosen)
 
     def _is_free(self, other: int) -> bool:
         """Whether an operation of ``b`` has no counterpart that reads what it does."""
         node = self.to_a[other]
         return node < 0 or self._key_a(node) != self._key_b(other)
+
+    def _are_called_alike(self, node: int, other: int) -> bool:
+        return self.calls_a[self.side_a.call[node]] == self.calls_b[self.side_b.call[other]]
 
     def _are_in_matched_modules(self, node: int, other: int) -> bool:
         side_a, side_b = self.side_a, self.side_b

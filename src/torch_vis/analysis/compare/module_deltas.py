@@ -13,12 +13,14 @@ from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column
 from torch_vis.graph.text import count, duration, size
 from torch_vis.graph.types import Ints
-from torch_vis.views.text.table import Field, Listing
+from torch_vis.views.text.table_layout import Field, Listing
 
 if TYPE_CHECKING:
     from torch_vis._trace import Trace
 
 FigurePair = tuple[float | None, float | None]
+# The path of a module in a run, and in the other.
+RowKey = tuple[str | None, str | None]
 MOST_SHOWN = 10
 # The figures of a module, and how each is written.
 SUMMED: dict[str, Callable[[int], str]] = {
@@ -29,7 +31,7 @@ SUMMED: dict[str, Callable[[int], str]] = {
     "flops": count,
     "moved_bytes": size,
 }
-TITLES = {"time_ns": "time", "alloc_bytes": "allocated", "flops": "FLOPs", "moved_bytes": "bytes moved"}
+TITLES = {"time_ns": "time", "alloc_bytes": "allocated", "flops": "FLOPs", "moved_bytes": "bytes accessed"}
 
 
 class ModuleDelta(NamedTuple):
@@ -70,23 +72,38 @@ def module_deltas(a: Trace, b: Trace, alignment: Alignment) -> list[ModuleDelta]
     >>> [(row.b, row.parameters, row.delta("flops")) for row in tv.compare(one, two).modules]
     [('0', (8, 16), 14)]
     """
-    to_b: dict[str, str] = {}
     paths_a, paths_b = _module_paths(a.graph), _module_paths(b.graph)
-    for scope, other in enumerate(alignment.scope_to_b.tolist()):
-        if other >= 0:
-            to_b.setdefault(paths_a[scope], paths_b[other])
-    to_a = {path_b: path_a for path_a, path_b in to_b.items()}
-    sums_a, sums_b = _sums(a), _sums(b)
-    rows: list[tuple[str | None, str | None]] = [(path, to_b.get(path)) for path in sums_a]
-    rows += [(to_a.get(path), path) for path in sums_b if to_a.get(path) not in sums_a]
+    scope_to_b = alignment.scope_to_b.tolist()
+    scope_to_a = {other: scope for scope, other in enumerate(scope_to_b) if other >= 0}
+    sums_a = _sums(a, _row_keys(paths_a, paths_b, scope_to_b, a.graph))
+    keys_b = _row_keys(
+        paths_b, paths_a, [scope_to_a.get(scope, -1) for scope in range(len(paths_b))], b.graph
+    )
+    sums_b = _sums(b, [(path_a, path_b) for path_b, path_a in keys_b])
     # of a module without operations of its own
     nothing: dict[str, float | None] = dict.fromkeys(SUMMED, 0)
     deltas = []
-    for path_a, path_b in rows:
-        before = nothing if path_a is None else sums_a.get(path_a, nothing)
-        after = nothing if path_b is None else sums_b.get(path_b, nothing)
-        deltas.append(ModuleDelta(path_a, path_b, *((before[name], after[name]) for name in SUMMED)))
+    for paths in dict.fromkeys([*sums_a, *sums_b]):
+        before, after = sums_a.get(paths, nothing), sums_b.get(paths, nothing)
+        deltas.append(ModuleDelta(*paths, *((before[name], after[name]) for name in SUMMED)))
     return deltas
+
+
+def _row_keys(paths: list[str], other_paths: list[str], to_other: list[int], graph: Graph) -> list[RowKey]:
+    """For each scope the row that it counts in: the path of its module, and the path of its counterpart.
+
+    A module that became a call of another has a row of its own. A call without a counterpart counts with the others of
+    its module.
+    """
+    modules = module_scopes(graph).tolist()
+    first: dict[str, str] = {}
+    for path, module in zip(paths, modules):
+        if to_other[module] >= 0:
+            first.setdefault(path, other_paths[to_other[module]])
+    return [
+        (path, other_paths[to_other[module]] if to_other[module] >= 0 else first.get(path))
+        for path, module in zip(paths, modules)
+    ]
 
 
 def module_scopes(graph: Graph) -> Ints:
@@ -117,11 +134,11 @@ def _module_paths(graph: Graph) -> list[str]:
     return ["" if scope == 0 else graph.scope_paths[scope] for scope in module_scopes(graph).tolist()]
 
 
-def _sums(trace: Trace) -> dict[str, dict[str, float | None]]:
-    """Of each module with operations of its own what these come to."""
+def _sums(trace: Trace, keys: list[RowKey]) -> dict[RowKey, dict[str, float | None]]:
+    """Of each row with operations what these come to; ``keys`` says of each scope which row it counts in."""
     graph = trace.graph
-    numbers: dict[str, int] = {}
-    of_scope = [numbers.setdefault(path, len(numbers)) for path in _module_paths(graph)]
+    numbers: dict[RowKey, int] = {}
+    of_scope = [numbers.setdefault(key, len(numbers)) for key in keys]
     module = np.array(of_scope, dtype=np.int64)[graph.node_scope]
     counts = np.bincount(module, minlength=len(numbers))
     columns: dict[str, list[float | None]] = {"operations": counts.tolist()}
@@ -132,8 +149,8 @@ def _sums(trace: Trace) -> dict[str, dict[str, float | None]]:
         is_unknown = column is None or (name == "time_ns" and trace.meta.get("fake"))
         columns[name] = [None] * len(numbers) if is_unknown else _totals(column, module, len(numbers))
     return {
-        path: {name: totals[number] for name, totals in columns.items()}
-        for path, number in numbers.items()
+        key: {name: totals[number] for name, totals in columns.items()}
+        for key, number in numbers.items()
         if counts[number]
     }
 

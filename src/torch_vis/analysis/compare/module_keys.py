@@ -36,6 +36,11 @@ class Key(NamedTuple):
     """Pair only kinds of which both have equally many: where three layers became one, none of them is that one."""
     by_weights: bool = False
     """Pair calls with equal weights, and what lies between those."""
+    only_renamed: bool = False
+    """Pair calls whose name and class are in both only if their weights are equal too.
+
+    What has another size may do in one run what another module does in the other.
+    """
 
 
 def is_index(label: str) -> bool:
@@ -107,6 +112,17 @@ def parents_of(children: list[list[int]]) -> list[int]:
         for scope in scopes:
             parents[scope] = outer
     return parents
+
+
+def empty_calls(side: Side, children: list[list[int]]) -> list[bool]:
+    """For each call whether no operation runs in it, nor in a call inside it."""
+    empty = [True] * len(children)
+    for scope, _ in side.operations:
+        empty[scope] = False
+    # a call has a higher index than those around it
+    for scope in range(len(empty) - 1, -1, -1):
+        empty[scope] = empty[scope] and all(empty[child] for child in children[scope])
+    return empty
 
 
 def local_names(graph: Graph) -> list[tuple[str, str, str]]:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torch_vis.graph import Graph
-from torch_vis.graph.flow import bases, follow
+from torch_vis.graph.flow import bases, declared_slots, follow
 from torch_vis.graph.schema import Flag, Kind, Phase
 from torch_vis.graph.types import Array, Bools, Ints
 
@@ -192,8 +192,10 @@ class Wiring:
                 counterparts[value] = other
                 taken.add(other)
 
+        # those of a module that is matched first: of one that is gone, another may have the path by now
+        by_module = sorted(named_a.items(), key=lambda row: _unmatched_parts(row[0], paths))
         for new_name in (renamed, renamed_with_root, _unchanged):
-            for name, value in named_a.items():
+            for name, value in by_module:
                 match(value, named_b.get(new_name(name, paths) or "", NONE))
         _, value_a, value_b = inputs
         outside = np.flatnonzero((a.value_producer[value_a] < 0) & (b.value_producer[value_b] < 0))
@@ -204,14 +206,19 @@ class Wiring:
         return np.where(first_a >= 0, by_first[first_a], NONE)
 
     def _identities(self) -> tuple[Identities, Identities]:
-        """Outputs are numbered by operation of ``b`` and place, what was there before comes after them."""
+        """Outputs are numbered by operation of ``b`` and place, what was there before comes after them.
+
+        What only ``a`` has of that comes last: it is none of what ``b`` has. A weight that is tied in ``b`` is such.
+        """
         places_a, places_b = output_places(self.a), output_places(self.b)
         most = int(max(places_a.max(initial=0), places_b.max(initial=0))) + 1
         before = len(self.b) * most
+        first_a, first_b = self.first_in_memory
+        only_a = np.where(first_a >= 0, first_a + len(self.b.value_type), NONE)
         both = []
         for graph, node, places, outside in (
-            (self.a, self.to_b, places_a, self.outside_to_b),
-            (self.b, self._matched_b, places_b, self.first_in_memory[1]),
+            (self.a, self.to_b, places_a, np.where(self.outside_to_b >= 0, self.outside_to_b, only_a)),
+            (self.b, self._matched_b, places_b, first_b),
         ):
             direct = np.where(outside >= 0, outside + before, NONE)
             values = np.flatnonzero(graph.value_producer >= 0)
@@ -335,7 +342,8 @@ def _missing_in(other: _AllInputs, inputs: _AllInputs, count: int) -> Bools:
 def output_places(graph: Graph) -> Ints:
     """For each value which of its producer's outputs it is: even for what is returned, odd for what is written to."""
     places = np.zeros(len(graph.value_type), dtype=np.int64)
-    places[graph.out_value] = np.where(graph.out_slot >= 0, 2 * graph.out_slot, -2 * graph.out_slot - 1)
+    slots = declared_slots(graph)
+    places[graph.out_value] = np.where(slots >= 0, 2 * slots, -2 * slots - 1)
     return places
 
 
@@ -411,14 +419,29 @@ def renamed(name: str, paths: dict[str, str]) -> str | None:
     >>> renamed("Adam.body.weight.exp_avg", {"body": "trunk"})
     'Adam.trunk.weight.exp_avg'
     """
+    row = _renamed_module(name, paths)
+    if row is None:
+        return None
+    prefix, path, rest = row
+    return prefix + ".".join([*([path] if path else []), *rest])
+
+
+def _renamed_module(name: str, paths: dict[str, str]) -> tuple[str, str, list[str]] | None:
+    """What stands before the path in a name, the other path of the innermost module that has one, and the rest."""
     optimizer, _, rest = name.partition(".")
     for prefix, text in (("", name), (f"{optimizer}.", rest)):
         parts = text.split(".")
         for end in range(len(parts) - 1, 0, -1):
             path = paths.get(".".join(parts[:end]))
             if path is not None:
-                return prefix + ".".join([*([path] if path else []), *parts[end:]])
+                return prefix, path, parts[end:]
     return None
+
+
+def _unmatched_parts(name: str, paths: dict[str, str]) -> int:
+    """How many parts of a name come after the innermost module that is matched."""
+    row = _renamed_module(name, paths)
+    return name.count(".") + 1 if row is None else len(row[2])
 
 
 def renamed_with_root(name: str, paths: dict[str, str]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections import defaultdict
@@ -23,19 +24,20 @@ from torch_vis.analysis.fusion.report import (
     module_paths,
     shared_path,
 )
-from torch_vis.analysis.report import Report, most
+from torch_vis.analysis.report import Charts, Report, most
 from torch_vis.api import trace
 from torch_vis.capture.compilers.diagnose import own_error, quiet
 from torch_vis.capture.compilers.inductor_kernels import CompiledGraph, InductorKernel, call_nodes, compiled
 from torch_vis.capture.state import StateSnapshot
-from torch_vis.errors import CaptureFailed, NotTraceable, UsageError
+from torch_vis.capture.undo import Undo, context
+from torch_vis.errors import CaptureFailed, NotTraceable, UsageError, takes_kwargs
 from torch_vis.graph.text import count, size
-from torch_vis.ops.loops import TABLE
+from torch_vis.ops.families import TABLE
 from torch_vis.ops.names import plain_name
 from torch_vis.ops.op_table import LoopKind
 from torch_vis.views.charts.chart import COLORS, PALE, Axis, Chart, Series
 from torch_vis.views.charts.labels import family
-from torch_vis.views.text.table import Field, Listing
+from torch_vis.views.text.table_layout import Field, Listing
 
 if TYPE_CHECKING:
     from torch_vis._trace import Trace
@@ -85,9 +87,8 @@ class FusedBytes:
     def _again(self) -> tuple[Ints, int]:
         """Further reads of bytes that the same kernel reads already."""
         chain = self._found.of[self._reader]
-        counted = (
-            ~self.fused & (self._kernel >= 0) & (chain >= 0)
-        )  # of operations in no chain, nothing was expected
+        # of operations in no chain, nothing was expected
+        counted = ~self.fused & (self._kernel >= 0) & (chain >= 0)
         owner = self._kernel * max(self._found.count, 1) + chain
         more = self._found.again(counted, owner)
         return self._split(chain[counted], more[counted])
@@ -98,8 +99,8 @@ class FusedBytes:
         inside = np.bincount(self.root[self.fused], minlength=count)
         everywhere = np.bincount(self.root, minlength=count)
         gone = np.flatnonzero((inside > 0) & (inside == everywhere) & ~fusion.results)
-        maker = fusion.graph.value_producer[gone]
-        return self._split(np.where(fusion.vanishing[gone], fusion.of[maker], -1), fusion.written[gone])
+        producer = fusion.graph.value_producer[gone]
+        return self._split(np.where(fusion.vanishing[gone], fusion.of[producer], -1), fusion.written[gone])
 
 
 WORDS = {"yes": "fused", "no": "not fused", "partly": "partly fused", "unknown": "not compiled"}
@@ -125,7 +126,7 @@ class ExpectedChain(NamedTuple):
         return self.could_save - self.saved_bytes
 
 
-def chains_chart(chains: Sequence[ExpectedChain], beyond: int) -> dict[str, Chart]:
+def chains_chart(chains: Sequence[ExpectedChain], beyond: int) -> Chart:
     """Of the chains that could save most, what the kernels made save and what not; alike ones are one bar.
 
     ``beyond`` are bytes that kernels save and that no chain expected: a bar of its own.
@@ -150,11 +151,9 @@ def chains_chart(chains: Sequence[ExpectedChain], beyond: int) -> dict[str, Char
         for module, (name, color) in enumerate((("saved", COLORS[2]), ("could be saved, and is not", PALE)))
         if any(row[module] for row in shown.values())
     ]
-    if not series:
-        return {}
     title = f"Bytes that expected chains save as compiled{most(min(BARS, len(sums)), len(sums))}"
-    axes = Axis("chain"), Axis("bytes that need not move", "bytes")
-    return {"chains": Chart("bars", title, *axes, series)}
+    axes = Axis("chain"), Axis("bytes that need not be accessed", "bytes")
+    return Chart("bars", title, *axes, series)
 
 
 NAMED = 3  # reasons that a note is made of
@@ -223,8 +222,11 @@ class CompiledKernels(Report):
 
     def __init__(self, traced: Trace, programs: Sequence[CompiledGraph]) -> None:
         self.trace = traced
+        """The run whose operations the kernels are set against."""
         self.graph: Graph = traced.graph
+        """The graph of the run."""
         self.fusion = fuse(self.graph, moved=traced.metrics["moved_bytes"])
+        """The chains that were expected."""
         placed = KernelAttribution(traced, self.fusion.is_kernel, programs)
         self._kernels, self._in = placed.kernels, placed.inside
         self._bytes = FusedBytes(self.fusion, self._in)
@@ -232,6 +234,7 @@ class CompiledKernels(Report):
             Uncompiled(reason, tuple(nodes), tuple(self.graph.nodes[node].name for node in nodes))
             for reason, nodes in placed.unplaced().items()
         ]
+        """Operations that are in no kernel, by the reason."""
 
     @property
     def unmatched(self) -> int:
@@ -269,32 +272,36 @@ class CompiledKernels(Report):
 
     @cached_property
     def _pairs(self) -> tuple[Any, Any, Any, Any]:
-        """Reads of one kernel's tensor by another: row, maker, reader, and whether a compiled kernel has both."""
+        """Reads of one kernel's tensor by another: row, producer, reader, and whether a compiled kernel has both."""
         graph, flow = self.graph, self.fusion.flow
         rows = np.flatnonzero(flow.reads)
-        maker = graph.value_producer[flow.root[graph.in_value[rows]]]
+        producer = graph.value_producer[flow.root[graph.in_value[rows]]]
         reader = graph.in_node[rows]
         known = np.zeros(len(graph), dtype=bool)
         known[list(self._in)] = True
         keep = (
-            (maker >= 0)
-            & self.fusion.is_kernel[np.maximum(maker, 0)]
-            & known[np.maximum(maker, 0)]
+            (producer >= 0)
+            & self.fusion.is_kernel[np.maximum(producer, 0)]
+            & known[np.maximum(producer, 0)]
             & known[reader]
         )
-        rows, maker, reader = rows[keep], maker[keep], reader[keep]
-        fused = [bool(self._in[a] & self._in[b]) for a, b in zip(maker.tolist(), reader.tolist())]
-        return rows, maker, reader, np.array(fused, dtype=bool)
+        rows, producer, reader = rows[keep], producer[keep], reader[keep]
+        fused = [bool(self._in[a] & self._in[b]) for a, b in zip(producer.tolist(), reader.tolist())]
+        return rows, producer, reader, np.array(fused, dtype=bool)
 
     def agreement_of(self, *, products: bool) -> Agreement:
         """The agreement over all pairs, or without those of a matrix product and what follows it.
 
         Inductor calls a library for products on the CPU, and by default on a GPU, and can then add nothing to them.
         """
-        _, maker, reader, fused = self._pairs
-        kept = np.ones(len(maker), dtype=bool) if products else self.fusion.flow.kind[maker] != LoopKind.HEAVY
+        _, producer, reader, fused = self._pairs
+        kept = (
+            np.ones(len(producer), dtype=bool)
+            if products
+            else self.fusion.flow.kind[producer] != LoopKind.HEAVY
+        )
         pairs: dict[tuple[int, int], bool] = {}
-        for a, b, both in zip(maker[kept].tolist(), reader[kept].tolist(), fused[kept].tolist()):
+        for a, b, both in zip(producer[kept].tolist(), reader[kept].tolist(), fused[kept].tolist()):
             pairs[a, b] = both
         counts = [0, 0, 0, 0]
         for (a, b), both in pairs.items():
@@ -339,11 +346,11 @@ class CompiledKernels(Report):
         return chains
 
     def _verdicts(self) -> list[str]:
-        _, maker, reader, fused = self._pairs
+        _, producer, reader, fused = self._pairs
         of = self.fusion.of
-        inner = (of[maker] >= 0) & (of[maker] == of[reader])
-        total = np.bincount(of[maker[inner]], minlength=self.fusion.count)
-        good = np.bincount(of[maker[inner]], weights=fused[inner], minlength=self.fusion.count)
+        inner = (of[producer] >= 0) & (of[producer] == of[reader])
+        total = np.bincount(of[producer[inner]], minlength=self.fusion.count)
+        good = np.bincount(of[producer[inner]], weights=fused[inner], minlength=self.fusion.count)
         words = np.select([total == 0, good == total, good == 0], ["unknown", "yes", "no"], "partly")
         return [str(word) for word in words.tolist()]
 
@@ -421,9 +428,12 @@ class CompiledKernels(Report):
             Listing("Operations in no kernel", fields_outside, outside),
         ]
 
-    def charts(self) -> Mapping[str, Chart]:
+    def charts(self) -> Charts:
         """What the kernels made save of what each chain could."""
-        return chains_chart(self.chains, self._bytes.beyond)
+        beyond = self._bytes.beyond
+        if not beyond and not any(chain.saved_bytes or chain.missing_bytes for chain in self.chains):
+            return Charts()
+        return Charts(chains=lambda: chains_chart(self.chains, beyond))
 
     def notes(self) -> Sequence[str]:
         """How the figures are meant."""
@@ -437,6 +447,7 @@ class CompiledKernels(Report):
         return notes
 
 
+@takes_kwargs
 def compiled_kernels(
     model: Callable[..., Any], *args: Any, kwargs: Mapping[str, Any] | None = None
 ) -> CompiledKernels:
@@ -455,13 +466,24 @@ def compiled_kernels(
     given = dict(kwargs or {})
     state = StateSnapshot.of_model(model, contents="buffers")
     with torch.no_grad():
-        with state, quiet():
+        with state, quiet(), _inductors_variables_removed():
             programs = _compiled(model, args, given)
         with state:
-            traced = trace(model, *args, kwargs=given, via="dynamo", keep=False)
+            traced = trace(model, *args, kwargs=given, via="dynamo", hold=False)
     if not len(traced.graph):
         raise UsageError("the model ran no operations, so there is nothing to compile")
     return CompiledKernels(traced, programs)
+
+
+@context
+def _inductors_variables_removed(undo: Undo) -> None:
+    """Take away what Inductor leaves in the environment of the process the first time that it compiles."""
+    undo.add(_remove_variables, set(os.environ))
+
+
+def _remove_variables(before: set[str]) -> None:
+    for name in [name for name in os.environ if name not in before and "TORCHINDUCTOR" in name]:
+        del os.environ[name]
 
 
 def _compiled(

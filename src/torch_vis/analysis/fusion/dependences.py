@@ -11,12 +11,12 @@ import numpy as np
 
 from torch_vis.graph import Graph, TensorType
 from torch_vis.graph.flow import inputs_by_slot, outputs_by_slot, roots
-from torch_vis.graph.schema import Flag
+from torch_vis.graph.schema import RECORDED, Flag
 from torch_vis.graph.schema import Kind as Read
 from torch_vis.graph.types import Bools, Ints
 from torch_vis.ops.call_groups import classes
-from torch_vis.ops.cost.operation import touched
-from torch_vis.ops.loops import SPACES, LoopNest, Pattern, kept, loop_of, pattern
+from torch_vis.ops.cost.registry import touched
+from torch_vis.ops.families import SPACES, LoopNest, Pattern, kept, loop_of, pattern
 from torch_vis.ops.op_table import LoopKind
 
 _Pairs = tuple[list[int], list[int]]
@@ -67,10 +67,10 @@ class Dependences:
         others = np.bincount(graph.in_node[taken & (graph.in_slot < 0)], minlength=len(graph))
         base = np.full(len(graph), -1, dtype=np.int64)
         base[graph.in_node[taken]] = graph.in_value[taken]
-        maker = graph.out_node
+        producer = graph.out_node
         kept = views & (named == 1) & (others == 0)
-        elsewhere = graph.value_storage[graph.out_value] != graph.value_storage[base[maker]]
-        kept[maker[elsewhere]] = False
+        elsewhere = graph.value_storage[graph.out_value] != graph.value_storage[base[producer]]
+        kept[producer[elsewhere]] = False
         return kept
 
     def number_of(self, runs: Pattern | None) -> int:
@@ -128,12 +128,12 @@ class Dependences:
     def _set_apart(self) -> None:
         """Take out of every loop what no kernel shares: code unseen, data for Python, other devices, partial writes."""
         graph = self.graph
-        apart = (graph.node_flags & (Flag.OPAQUE | Flag.ESCAPE)) != 0
-        maker = graph.out_node
-        apart[maker[graph.value_carries[graph.out_value] >= 0]] = True
+        apart = (graph.node_flags & (RECORDED | Flag.ESCAPE)) != 0
+        producer = graph.out_node
+        apart[producer[graph.value_carries[graph.out_value] >= 0]] = True
         device = graph.storage_device[graph.value_storage]
         self.device = np.full(len(graph), -1, dtype=np.int64)
-        self.device[maker[::-1]] = device[graph.out_value[::-1]]
+        self.device[producer[::-1]] = device[graph.out_value[::-1]]
         sizes = np.array([type_.numel for type_ in graph.types], dtype=np.int64)
         large = (graph.in_kind != Read.SHAPE) & (sizes[graph.value_type[graph.in_value]] > 1)
         self.crosses_device = np.zeros(len(graph), dtype=bool)
@@ -218,21 +218,21 @@ class Dependences:
         An operation that works on in place what another made (``direct`` has these pairs) only continues it.
         """
         graph = self.graph
-        maker = graph.out_node
+        producer = graph.out_node
         storage = graph.value_storage[graph.out_value]
-        written = ~self.is_view[maker] & (
+        written = ~self.is_view[producer] & (
             (graph.out_slot < 0)
-            | (graph.storage_birth[storage] == maker)
-            | (self.kind[maker] == LoopKind.OTHER)
+            | (graph.storage_birth[storage] == producer)
+            | (self.kind[producer] == LoopKind.OTHER)
         )
-        again = written & (graph.storage_birth[storage] != maker)
+        again = written & (graph.storage_birth[storage] != producer)
         changed = np.zeros(len(graph.storage_bytes), dtype=bool)
         changed[storage[again]] = True
         reads = (graph.in_kind != Read.SHAPE) & ~self.is_view[graph.in_node]
         reads &= changed[graph.value_storage[graph.in_value]]
         writes = written & changed[storage]
         at = np.concatenate([graph.value_storage[graph.in_value[reads]], storage[writes]])
-        node = np.concatenate([graph.in_node[reads], maker[writes]])
+        node = np.concatenate([graph.in_node[reads], producer[writes]])
         is_write = np.concatenate([np.zeros(int(reads.sum()), bool), np.ones(int(writes.sum()), bool)])
         order = np.lexsort((is_write, node, at))
         read, wrote = _ordered(at[order].tolist(), node[order].tolist(), is_write[order].tolist())

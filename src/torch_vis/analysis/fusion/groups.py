@@ -278,8 +278,8 @@ def fuse(graph: Graph, *, moved: Column | None = None, apart: Ints | None = None
     flow = Dependences(graph)
     results = result_values(graph, flow.root)
     is_result = np.zeros(len(graph), dtype=bool)
-    makers = graph.value_producer[np.flatnonzero(results)]
-    is_result[makers[makers >= 0]] = True
+    producers = graph.value_producer[np.flatnonzero(results)]
+    is_result[producers[producers >= 0]] = True
     merger = Merger(flow, _homes(flow, apart), is_result)
     merger.sweep(forward=True, heavy=False)
     merger.sweep(forward=False, heavy=False)
@@ -327,8 +327,8 @@ def _join_siblings(flow: Dependences, merger: Merger) -> None:
     sizes = np.array([type_.numel for type_ in graph.types], dtype=np.int64)[graph.value_type[value]]
     whole = (sizes == flow.numel[node]) & (sizes > 1) & (graph.value_type[value] == graph.value_type[root])
     group = merger.of[node]
-    maker = graph.value_producer[root]
-    outside = (maker < 0) | (merger.of[np.maximum(maker, 0)] != group)
+    producer = graph.value_producer[root]
+    outside = (producer < 0) | (merger.of[np.maximum(producer, 0)] != group)
     chosen = whole & outside
     level = np.asarray(merger.level)[group[chosen]]
     merger.join_level(group[chosen], root[chosen] * (int(merger.level.max(initial=0)) + 1) + level)
@@ -450,12 +450,12 @@ class Fusion:
         rows = np.flatnonzero(flow.reads)
         value, node = graph.in_value[rows], graph.in_node[rows].astype(np.int64)
         size = read_bytes(graph, rows, self._whole(rows), graph.types, graph.value_type[value])
-        out_bytes, maker = self._made
+        out_bytes, producer = self._made
         whole = np.bincount(node, weights=size, minlength=len(graph))
-        whole += np.bincount(maker, weights=out_bytes, minlength=len(graph))
+        whole += np.bincount(producer, weights=out_bytes, minlength=len(graph))
         slots = int(max(graph.in_slot.max(initial=0), -graph.out_slot.min(initial=0))) + 1
         over = graph.out_slot < 0
-        into = np.isin(node * slots + graph.in_slot[rows], maker[over] * slots - graph.out_slot[over] - 1)
+        into = np.isin(node * slots + graph.in_slot[rows], producer[over] * slots - graph.out_slot[over] - 1)
         read = _without(size, node, self._beyond(whole), np.lexsort((-size, ~into, node)))
         return rows, flow.root[value], read, read == size
 
@@ -485,9 +485,9 @@ class Fusion:
     def _made(self) -> tuple[Ints, Ints]:
         """Of every row of ``out_value`` the bytes, and the operation."""
         graph = self.graph
-        maker = graph.out_node
+        producer = graph.out_node
         size = self.flow.bytes_of_type[graph.value_type[graph.out_value]]
-        return np.where(self.is_kernel[maker], size, 0), maker
+        return np.where(self.is_kernel[producer], size, 0), producer
 
     def _beyond(self, total: Ints) -> Ints:
         """For each operation, by how much a total is more than what it moves; 0 where that is not known."""
@@ -499,12 +499,12 @@ class Fusion:
         """For each value the bytes that move when it is written: less than it has where only a part of it is new."""
         graph = self.graph
         rows, _, read = self.reads
-        size, maker = self._made
-        total = np.bincount(maker, weights=size, minlength=len(graph))
+        size, producer = self._made
+        total = np.bincount(producer, weights=size, minlength=len(graph))
         total += np.bincount(graph.in_node[rows], weights=read, minlength=len(graph))
         written = np.zeros(len(graph.value_type), dtype=np.int64)
         written[graph.out_value] = _without(
-            size, maker, self._beyond(total), np.argsort(maker, kind="stable")
+            size, producer, self._beyond(total), np.argsort(producer, kind="stable")
         )
         return written
 
@@ -516,9 +516,11 @@ class Fusion:
     def within(self, of: Ints) -> Bools:
         """Of the reads, those of something made in the reader's own part, given the part of every operation."""
         rows, root, _ = self.reads
-        maker, part = self.graph.value_producer[root], of[self.graph.in_node[rows]]
-        computed = (maker >= 0) & self.is_kernel[maker]  # memory that was only given out has nothing to read
-        return (part >= 0) & computed & (of[maker] == part)
+        producer, part = self.graph.value_producer[root], of[self.graph.in_node[rows]]
+        computed = (producer >= 0) & self.is_kernel[
+            producer
+        ]  # memory that was only given out has nothing to read
+        return (part >= 0) & computed & (of[producer] == part)
 
     @cached_property
     def vanishing(self) -> Bools:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from torch_vis.analysis.fusion import fuse
-from torch_vis.analysis.report import Report, most
+from torch_vis.analysis.report import Charts, Report, most
 from torch_vis.errors import UsageError
 from torch_vis.graph.record import Run
 from torch_vis.graph.text import count, size
 from torch_vis.views.charts.chart import PALE, Axis, Chart, Series
 from torch_vis.views.charts.labels import family
-from torch_vis.views.text.table import Field, Listing
+from torch_vis.views.text.table_layout import Field, Listing
 
 if TYPE_CHECKING:
     from torch_vis.graph.graph import Graph
@@ -68,9 +68,13 @@ class FusionReport(Report):
         if not len(graph):
             raise UsageError("this trace has no operations, so there is nothing to fuse")
         self.graph = graph
+        """The graph of the run."""
         self.fusion = fuse(graph, moved=metrics["moved_bytes"])
+        """Which operations are kernels, and which chain each is in."""
         self.moved_bytes = metrics["moved_bytes"].total()
+        """The bytes that all operations read and write as they are."""
         self.uncovered = metrics["moved_bytes"].uncovered
+        """How many operations have no such figure."""
         self._paths = module_paths(graph)
 
     @property
@@ -170,15 +174,21 @@ class FusionReport(Report):
             for (names, module), chains in self._alike.items()
         ]
 
-    def charts(self) -> Mapping[str, Chart]:
+    def charts(self) -> Charts:
         """What would be saved and what left by the chains that save most; those that blocks repeat are one bar."""
-        known = [
+        return Charts(saved=self._saved_chart) if self._known else Charts()
+
+    @property
+    def _known(self) -> list[tuple[str, list[FusedChain]]]:
+        """The chains that are alike of which it is known what each would access, and their module."""
+        return [
             (module, chains)
             for (_, module), chains in self._alike.items()
             if all(chain.bytes_after is not None for chain in chains)
         ]
-        if not known:
-            return {}
+
+    def _saved_chart(self) -> Chart:
+        known = self._known
         rows = [chains for _, chains in known[:BARS]]
         labels: list[str] = []
         for module, chains in known[:BARS]:
@@ -192,11 +202,8 @@ class FusionReport(Report):
         saved = Series("would be saved", labels, [saved for saved, _ in sums], full)
         left = Series("would be left", labels, [left for _, left in sums], full, color=PALE)
         title = f"Bytes that fusing would save{most(len(rows), len(known))}"
-        return {
-            "saved": Chart(
-                "bars", title, Axis("chain of operations"), Axis("bytes accessed", "bytes"), [saved, left]
-            )
-        }
+        axes = Axis("chain of operations"), Axis("bytes accessed", "bytes")
+        return Chart("bars", title, *axes, [saved, left])
 
     def notes(self) -> Sequence[str]:
         """What is not covered."""

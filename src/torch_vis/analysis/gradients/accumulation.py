@@ -76,13 +76,13 @@ def _followed(graph: Graph, value: int, name: str) -> Accumulated | None:
     return Accumulated(value, parts[0] if plain and len(parts) == 1 else None, tuple(nodes))
 
 
-def filled_before(graph: Graph, held: KeptTensors | None) -> dict[str, Accumulated]:
+def filled_before(graph: Graph, kept: KeptTensors | None) -> dict[str, Accumulated]:
     """The gradients that the run added to others; those that were zero before are the run's own."""
     result = accumulated(graph)
     if not result:
         return {}
     before = np.array(sorted({row.before for row in result.values()}), dtype=np.int64)
-    empty = {value for value, tensor in outside_tensors(graph, held, before) if _is_zero(tensor)}
+    empty = {value for value, tensor in outside_tensors(graph, kept, before) if _is_zero(tensor)}
     return {name: row for name, row in result.items() if row.before not in empty}
 
 
@@ -92,13 +92,13 @@ def _is_zero(tensor: torch.Tensor) -> bool:
     return not bool((tensor if tensor.layout == torch.strided else tensor.to_dense()).any())
 
 
-def accumulation_note(found: Mapping[str, Accumulated], where: str = "") -> str:
+def accumulation_note(accumulated: Mapping[str, Accumulated], where: str = "") -> str:
     """That ``.grad`` was not empty, which of the two is shown, and what to do."""
-    mixed = sum(row.own is None for row in found.values())
-    shown = "what this run added is shown" if mixed < len(found) else "both together are shown"
-    if 0 < mixed < len(found):
+    mixed = sum(row.own is None for row in accumulated.values())
+    shown = "what this run added is shown" if mixed < len(accumulated) else "both together are shown"
+    if 0 < mixed < len(accumulated):
         shown += f", and of {mixed:,} both together"
     return (
-        f"`.grad` was not empty before the run{where}: {len(found):,} gradients were accumulated into what was "
+        f"`.grad` was not empty before the run{where}: {len(accumulated):,} gradients were accumulated into what was "
         f"there; {shown}. Call zero_grad() first"
     )

@@ -1,4 +1,4 @@
-"""Where numbers that are none were born in a run: the operation that made the first, and the infinity they came of."""
+"""Where NaN first appears in a run: the operation that made it out of inputs without, and the infinity behind it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from torch_vis.graph.types import Bools
 class Origins(NamedTuple):
     """What such numbers came of: the first operation that made them, and tensors that the run was given with them."""
 
-    made: Node | None
-    came_in: list[str]
+    node: Node | None
+    inputs: list[str]
 
 
 def first_with(graph: Graph, column: Column, outside: Collection[str]) -> Node | None:
@@ -46,19 +46,19 @@ def first_with(graph: Graph, column: Column, outside: Collection[str]) -> Node |
 def origins(graph: Graph, column: Column, outside: Collection[str], nodes: Iterable[int]) -> Origins:
     """What such numbers that these operations read came of, followed back from one that has them to the next."""
     spoilt, known = column.values > 0, _known(column)
-    came_in: dict[str, None] = {}
+    inputs: dict[str, None] = {}
     result: list[int] = []
     stack = list(nodes)
     seen, asked = set(stack), set(stack)
     while stack:
         node = stack.pop()
-        names, makers = _spoilt_sources(graph, node, spoilt, known, outside)
-        came_in.update(dict.fromkeys(names))
-        if not names and not makers and (node not in asked or spoilt[node]):
+        names, producers = _spoilt_sources(graph, node, spoilt, known, outside)
+        inputs.update(dict.fromkeys(names))
+        if not names and not producers and (node not in asked or spoilt[node]):
             result.append(node)
-        stack += [maker for maker in makers if maker not in seen]
-        seen.update(makers)
-    return Origins(graph.nodes[min(result)] if result else None, list(came_in))
+        stack += [producer for producer in producers if producer not in seen]
+        seen.update(producers)
+    return Origins(graph.nodes[min(result)] if result else None, list(inputs))
 
 
 def _spoilt_sources(
@@ -66,21 +66,21 @@ def _spoilt_sources(
 ) -> tuple[list[str], list[int]]:
     """What an operation reads that has such numbers, views looked through: tensors from outside, and operations."""
     names: list[str] = []
-    makers: list[int] = []
+    producers: list[int] = []
     stack, seen = [node], {node}
     while stack:
         rows = slice(*graph.input_span(stack.pop()))
         for value in graph.in_value[rows][graph.in_kind[rows] != Kind.SHAPE].tolist():
-            maker, name = int(graph.value_producer[value]), graph.values[value].name or str(value)
-            if maker < 0:
+            producer, name = int(graph.value_producer[value]), graph.values[value].name or str(value)
+            if producer < 0:
                 names += [name] if name in outside else []
-            elif maker not in seen:
-                seen.add(maker)
-                if known[maker]:
-                    makers += [maker] if spoilt[maker] else []
+            elif producer not in seen:
+                seen.add(producer)
+                if known[producer]:
+                    producers += [producer] if spoilt[producer] else []
                 else:
-                    stack.append(maker)
-    return names, makers
+                    stack.append(producer)
+    return names, producers
 
 
 def _known(column: Column) -> Bools:

@@ -14,6 +14,7 @@ import numpy as np
 from torch_vis.analysis.gradients.accumulation import accumulation_note, filled_before
 from torch_vis.analysis.gradients.nan_origin import Origins, first_with, origins
 from torch_vis.analysis.gradients.tensor_stats import (
+    Stuck,
     contents_and_norms,
     frozen_parameters,
     outside_faults,
@@ -30,7 +31,7 @@ from torch_vis.graph.text import and_more
 from torch_vis.replay.live_run import LiveRun
 from torch_vis.views.charts.chart import QUIET, Axis, Chart, Series
 from torch_vis.views.charts.labels import ALL, NUMBER, OTHERS, common_path, families
-from torch_vis.views.text.table import Field, Listing
+from torch_vis.views.text.table_layout import Field, Listing
 
 if TYPE_CHECKING:
     pass
@@ -41,6 +42,10 @@ ALARM = {"vanishing": "#7a1fa2", "exploding": "#b3001b"}  # no colours of lines
 KINDS = 12  # lines of a chart
 SHOWN = 20  # dead units that a table names
 DETACHED = "the loss does not depend on it"
+STUCK_NOTE = (
+    "dead units are zero, and saturated ones the same other number, for everything in this one batch, and let no "
+    "gradient through; another batch may wake them"
+)
 GUIDES = 4  # bounds that a chart has room for
 
 
@@ -75,31 +80,34 @@ class GradientsReport(Report):
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
     >>> flow = tv.trace(model, torch.ones(2, 3), backward=True).gradients()
-    >>> [layer.path for layer in flow.layers], flow.born
+    >>> [layer.path for layer in flow.layers], flow.nan_origin
     (['0', '2'], None)
     """
 
     title = "Gradient flow"
 
     def __init__(self, run: LiveRun) -> None:
-        graph, held = run.graph, run.kept
+        graph, kept = run.graph, run.kept
         # Paths of modules that the run did not use, with the number of their parameters.
         unused: Mapping[str, int] | None = run.meta.get("unused_parameters")
         if not (graph.node_phase == Phase.BACKWARD).any():
             raise UsageError("this trace has no backward pass: trace with backward=True or loss=…")
         self.graph = graph
+        """The graph of the run."""
         self._complete = gradients(graph)
-        self.accumulated = filled_before(graph, held)
+        self.accumulated = filled_before(graph, kept)
+        """Parameters whose ``.grad`` was not empty before the run, by name."""
         own = {name: row.own for name, row in self.accumulated.items() if row.own is not None}
         self._gradients = {**self._complete, **own}
         self.columns: dict[str, Column]
+        """What was found of every operation, for ``t.with_metrics(report)``."""
         values = {*self._complete.values(), *own.values()}
-        self.columns, self._norms, self._stuck = contents_and_norms(graph, held, values)
+        self.columns, self._norms, self._stuck = contents_and_norms(graph, kept, values)
         self.columns["grad_norm"] = self._column()
-        self._weights = parameter_norms(graph, held)
+        self._weights = parameter_norms(graph, kept)
         self._unused = dict(unused or {})
-        self._frozen = frozen_parameters(held)
-        self._outside = outside_faults(graph, held)
+        self._frozen = frozen_parameters(kept)
+        self._outside = outside_faults(graph, kept)
 
     def _column(self) -> Column:
         """The norm of each gradient by itself: one operation makes several, and often more than gradients."""
@@ -115,16 +123,18 @@ class GradientsReport(Report):
         A module with several matrices, as an LSTM of several layers, has a row for each of its parameters.
         """
         graph = self.graph
-        held = parameters_by_layer({name: self._shapes[name] for name in self._weights})
+        by_layer = parameters_by_layer({name: self._shapes[name] for name in self._weights})
         reads, rows = first_reads(graph), []
-        for path in sorted(held, key=lambda path: min(reads.get(name, len(graph)) for name in held[path])):
-            given = [name for name in held[path] if name in self._gradients]
+        for path in sorted(
+            by_layer, key=lambda path: min(reads.get(name, len(graph)) for name in by_layer[path])
+        ):
+            given = [name for name in by_layer[path] if name in self._gradients]
             parts = [(self._gradients[name], self._weights[name]) for name in given]
             norms = [self._norms.get(value) for value, _ in parts]
             elements = sum(graph.values[value].type.numel for value, _ in parts)
-            whole = sum(math.prod(self._shapes[name]) for name in held[path])
-            weights = [weight for _, weight in parts] or [self._weights[name] for name in held[path]]
-            reason = "" if given else "frozen" if self._frozen.issuperset(held[path]) else DETACHED
+            whole = sum(math.prod(self._shapes[name]) for name in by_layer[path])
+            weights = [weight for _, weight in parts] or [self._weights[name] for name in by_layer[path]]
+            reason = "" if given else "frozen" if self._frozen.issuperset(by_layer[path]) else DETACHED
             rows.append(_layer(path, whole, (norms, elements), weights, reason))
         ran = {module.path for module in graph.modules}
         modules = {name.rpartition(".")[0] for name in self._weights}
@@ -132,7 +142,7 @@ class GradientsReport(Report):
             if path not in modules:
                 reason = "its parameters were not used" if path in ran else "never ran"
                 rows.append(Layer(path, elements, None, None, None, None, "", reason))
-        return judged(rows, places_of(graph, held))
+        return judged(rows, places_of(graph, by_layer))
 
     @cached_property
     def _shapes(self) -> dict[str, tuple[int, ...]]:
@@ -143,7 +153,7 @@ class GradientsReport(Report):
         return {value.name or "": value.type.shape for value in values}
 
     @cached_property
-    def let_go(self) -> list[str]:
+    def freed(self) -> list[str]:
         """The parameters whose gradient the run itself freed or zeroed, as ``zero_grad()`` does."""
         kept = {r.value.index for r in self.graph.outcomes if r.kind == "gradient"}
         return [name for name, value in self._complete.items() if value not in kept]
@@ -151,56 +161,38 @@ class GradientsReport(Report):
     @cached_property
     def rectifiers(self) -> list[Rectifier]:
         """Operations that cut to zero or become flat, those with most units that are stuck first."""
-        rows = []
-        for number, result in self._stuck.items():
-            node = self.graph.nodes[number]
-            site, dead, saturated = node.user_line, Numbers(result.dead), Numbers(result.saturated)
-            row = Rectifier(
-                *(
-                    node.path,
-                    number,
-                    result.units,
-                    len(dead),
-                    node.name,
-                    None if site is None else site.short,
-                ),
-                *(dead, len(saturated), saturated),
-            )
-            rows.append(row)
-        return sorted(rows, key=lambda row: -(row.dead + row.saturated) / max(1, row.units))
+        return stuck_rows(self.graph, self._stuck)
 
     @cached_property
-    def born(self) -> Node | None:
+    def nan_origin(self) -> Node | None:
         """The first operation that made NaN out of inputs that had none; None where there is no NaN."""
-        return first_with(self.graph, self.columns["nans"], self.came_in)
+        return first_with(self.graph, self.columns["nans"], self.nan_inputs)
 
     @cached_property
-    def came_in(self) -> list[str]:
+    def nan_inputs(self) -> list[str]:
         """The inputs and parameters that had NaN before the run."""
         return [name for name, (nans, _) in self._outside.items() if nans]
 
     @cached_property
     def _infinities(self) -> Origins:
         """What the infinities came of that NaN was made of or, if none was, that gradients have."""
-        nodes = [] if self.born is None else [self.born.index]
-        if self.born is None:
+        nodes = [] if self.nan_origin is None else [self.nan_origin.index]
+        if self.nan_origin is None:
             wrong = [value for value, norm in self._norms.items() if math.isinf(norm)]
-            nodes = [maker for value in wrong if (maker := int(self.graph.value_producer[value])) >= 0]
+            nodes = [producer for value in wrong if (producer := int(self.graph.value_producer[value])) >= 0]
         outside = [name for name, (_, infs) in self._outside.items() if infs]
         return origins(self.graph, self.columns["infs"], outside, nodes)
 
     @property
     def infinite(self) -> Node | None:
         """The first operation that made infinity out of finite inputs, of which NaN, or infinite gradients, came."""
-        result = self._infinities.made
-        return (
-            None if result is None or (self.born is not None and result.index == self.born.index) else result
-        )
+        first, nan = self._infinities.node, self.nan_origin
+        return None if first is None or (nan is not None and first.index == nan.index) else first
 
     @property
-    def infinite_came_in(self) -> list[str]:
+    def infinite_inputs(self) -> list[str]:
         """The inputs and parameters with infinities before the run, of which NaN, or infinite gradients, came."""
-        return self._infinities.came_in
+        return self._infinities.inputs
 
     @property
     def gradient_norm(self) -> float | None:
@@ -238,14 +230,14 @@ class GradientsReport(Report):
             result["saturated units"] = (
                 f"{self.saturated_units:,} of {units:,}: never change, and let no gradient through"
             )
-        if self.came_in:
-            result["NaN came in"] = f"with {', '.join(self.came_in[:5])}"
-        if self.born is not None:
-            result["NaN born"] = _place(self.born)
-        ways = [f"came in with {', '.join(self.infinite_came_in[:5])}"] if self.infinite_came_in else []
-        ways += [f"was made {_place(self.infinite)}"] if self.infinite is not None else []
-        if ways and self.born is not None:
-            result["NaN came of"] = f"infinity, which {' and '.join(ways)}"
+        if self.nan_inputs:
+            result["NaN before the run"] = f"in {', '.join(self.nan_inputs[:5])}"
+        if self.nan_origin is not None:
+            result["first NaN"] = place(self.nan_origin)
+        ways = [f"was in {', '.join(self.infinite_inputs[:5])}"] if self.infinite_inputs else []
+        ways += [f"first appeared {place(self.infinite)}"] if self.infinite is not None else []
+        if ways and self.nan_origin is not None:
+            result["cause of NaN"] = f"infinity, which {' and '.join(ways)}"
         elif ways:
             result["infinity"] = " and ".join(ways)
         return result
@@ -263,32 +255,13 @@ class GradientsReport(Report):
             Field("verdict", "verdict"),
             Field("reason", "why"),
         )
-        rectifiers = (
-            Field("path", "module"),
-            Field("node", "number", str),
-            Field("units", "units", "{:,}".format),
-            Field("dead", "dead", "{:,}".format),
-            Field("operator", "operator"),
-            Field("line", "source line"),
-            Field("dead_units", "which are dead"),
-            Field("saturated", "saturated", "{:,}".format, rare=True),
-            Field("saturated_units", "which are saturated"),
-        )
-        stuck = [
-            (
-                row.path or "(root)",
-                *(item if item != () else "" for item in row[1:]),
-            )  # no numbers are no text
-            for row in self.rectifiers
-            if row.dead or row.saturated
-        ]
         rows = [
             tuple(getattr(row._replace(path=row.path or "(root)"), field.name) for field in layers)
             for row in self.layers
         ]
         return [
             Listing("Gradients by layer", layers, rows, most=60, heading="Gradients by layer, first to last"),
-            Listing("Units that are stuck for the whole batch", rectifiers, stuck),
+            stuck_listing(self.rectifiers),
         ]
 
     def notes(self) -> list[str]:
@@ -302,16 +275,13 @@ class GradientsReport(Report):
             result.append("no parameter was given a gradient while this run was recorded")
         if self.accumulated:
             result.append(accumulation_note(self.accumulated))
-        if self.let_go:
+        if self.freed:
             result.append(
-                f"{len(self.let_go):,} gradients were freed or zeroed before the end of the run: shown as they were "
+                f"{len(self.freed):,} gradients were freed or zeroed before the end of the run: shown as they were "
                 "last, when they were complete"
             )
         if self.rectifiers:
-            result.append(
-                "dead units are zero, and saturated ones the same other number, for everything in this one batch, and "
-                "let no gradient through; another batch may wake them"
-            )
+            result.append(STUCK_NOTE)
         return result
 
     def charts(self) -> Charts:
@@ -380,7 +350,41 @@ class GradientsReport(Report):
         ]
 
 
-def _place(node: Node) -> str:
+def stuck_rows(graph: Graph, stuck: Mapping[int, Stuck]) -> list[Rectifier]:
+    """The activations of which some units are known to be stuck or not, those with most that are first."""
+    rows = []
+    for number, result in stuck.items():
+        node = graph.nodes[number]
+        site, dead, saturated = node.user_line, Numbers(result.dead), Numbers(result.saturated)
+        where = (node.path, number, result.units, len(dead), node.name, None if site is None else site.short)
+        rows.append(Rectifier(*where, dead, len(saturated), saturated))
+    return sorted(rows, key=lambda row: -(row.dead + row.saturated) / max(1, row.units))
+
+
+def stuck_listing(rows: Sequence[Rectifier]) -> Listing:
+    """The activations that have stuck units, as a table."""
+    fields = (
+        Field("path", "module"),
+        Field("node", "number", str),
+        Field("units", "units", "{:,}".format),
+        Field("dead", "dead", "{:,}".format),
+        Field("operator", "operator"),
+        Field("line", "source line"),
+        Field("dead_units", "which are dead"),
+        Field("saturated", "saturated", "{:,}".format, rare=True),
+        Field("saturated_units", "which are saturated"),
+    )
+    stuck = [
+        # no numbers are no text
+        (row.path or "(root)", *(item if item != () else "" for item in row[1:]))
+        for row in rows
+        if row.dead or row.saturated
+    ]
+    return Listing("Units that are stuck for the whole batch", fields, stuck)
+
+
+def place(node: Node) -> str:
+    """Where an operation is, in words."""
     where = f" in {node.path}" if node.path else ""
     of = node.link if node.phase == "backward" else None
     phase = node.phase if of is None else f"backward of {of.name}"
@@ -555,22 +559,20 @@ def _next_to_loss(rows: Sequence[Layer], groups: Sequence[str]) -> dict[str, flo
     }
 
 
-def _with_what_they_feed(found: list[Layer], usual: float | None) -> list[Layer]:
+def _with_what_they_feed(layers: list[Layer], usual: float | None) -> list[Layer]:
     """The same, with the verdict on the next layer that is not its like on those that are as far from all others."""
-    nearest = other = (
-        "",
-        "",
-    )  # the layer after each, and the next one that is not like that: like and verdict
-    for number in reversed(range(len(found))):
-        row = found[number]
+    # the layer after each, and the next one that is not like that: like and verdict
+    nearest = other = ("", "")
+    for number in reversed(range(len(layers))):
+        row = layers[number]
         if row.rms is None:
             continue
         after = nearest[1] if nearest[0] != row.like else other[1]
         if not row.verdict and after and _apart(row, usual) == after:
-            found[number] = row._replace(verdict=after, like=ALL_LAYERS, usual_rms=usual)
+            layers[number] = row._replace(verdict=after, like=ALL_LAYERS, usual_rms=usual)
         other = nearest if nearest[0] != row.like else other
-        nearest = row.like, found[number].verdict
-    return found
+        nearest = row.like, layers[number].verdict
+    return layers
 
 
 def _is_sound(row: Layer) -> bool:

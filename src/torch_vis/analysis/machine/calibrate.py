@@ -17,10 +17,9 @@ from torch_vis.analysis.machine.calibration import Calibration
 from torch_vis.analysis.machine.features import Workload, workload
 from torch_vis.analysis.machine.host_model import Equation, HostCosts, counts, fit
 from torch_vis.analysis.machine.kernel_model import COPY, VIEW, Samples
-from torch_vis.analysis.machine.probes import clocks
+from torch_vis.analysis.machine.probes import Probe, ProbeSampler, clocks
 from torch_vis.analysis.machine.probes.clocks import Burst, KernelTime, copies, memory_bytes, peaks
 from torch_vis.analysis.machine.probes.operations import all_probes
-from torch_vis.analysis.machine.probes.probe import Probe, ProbeSampler
 from torch_vis.analysis.machine.probes.programs import all_programs, runs
 from torch_vis.analysis.machine.resolve import (
     cache_path,
@@ -179,7 +178,7 @@ def _programs(device: str, until: float, tick: Callable[[], None]) -> tuple[list
     programs = []
     for run, weight, bursts in ready:
         tick()
-        traced = trace(run, keep=False)
+        traced = trace(run, hold=False)
         work = workload(traced.graph, traced.metrics)
         times = [
             (burst.pace_ns, time_ns) for burst in clocks.undisturbed(bursts, best) for time_ns in burst.times
@@ -236,7 +235,7 @@ def _on_gpu(
     """As many as there is time for; each is recorded in one of the runs that the profiler times."""
     host = clocks.host_times([probe.make if probe.many else None for probe in probes], device)
     results: list[KernelTime | None] = []
-    with record(keep=False) as recorded:
+    with record(hold=False) as recorded:
         for first in range(0, len(probes), clocks.PART):
             tick()
             start = time.perf_counter()
@@ -259,7 +258,7 @@ def _on_cpu(probes: Sequence[Probe], until: float, tick: Callable[[], None]) -> 
         results.append(next(times))
         if len(results) > LEAST_PROBES and start + (time.perf_counter() - start) * both > until:
             break
-    with record(keep=False) as recorded:
+    with record(hold=False) as recorded:
         for number, result in enumerate(results):
             if result is not None:
                 work = probes[number].make()

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from torch_vis._deprecated import Renamed
 from torch_vis.analysis.machine import host_model as host_time
 from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.host_model import HostCosts
-from torch_vis.analysis.machine.kernel_model import NOISE, KernelEstimate, KernelModel, Samples
+from torch_vis.analysis.machine.kernel_model import ARITHMETIC, NOISE, KernelEstimate, KernelModel, Samples
 from torch_vis.errors import CorruptFile, NewerFile, NotOurFile, UsageError
 from torch_vis.graph.io.atomic import PathLike, read_whole, replacing
 from torch_vis.graph.types import Floats
@@ -25,10 +26,11 @@ MEASURED = "measured here"
 # quiet machines have a noise of 0.03 to 0.3, and one with two busy loops beside it 0.7
 DISTURBED = 0.4
 BUSY = "calibrate(again=True) when nothing else runs"
+WAS_BUSY = f"the machine was busy with something else while it was measured: {BUSY}"
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Renamed):
     """A machine as it was measured: peaks, bandwidths, single operations, and what its host takes to issue them.
 
     ``device`` is the name of what computes, ``class_`` is ``"gpu"`` or ``"cpu"``, ``circumstances`` are the versions
@@ -55,18 +57,32 @@ class Calibration:
 
     @property
     def hardware(self) -> Hardware:
-        """The same as a profile of what the machine reached at most."""
+        """The same as a profile of what the machine reached at most, by whatever reached it."""
         fastest = max((rate for _, rate in self.copies), default=1.0)
         bandwidth = self.bandwidth if math.isfinite(self.bandwidth) else fastest
         return Hardware(
             self.device,
             self.class_,
-            self.peaks,
+            self._best_peaks(),
             bandwidth,
             self.memory_bytes,
             MEASURED,
             overhead_ns=self.floor_ns if self.class_ == "gpu" else self.host.unit_ns,
+            disturbed=self.is_disturbed,
         )
+
+    def _best_peaks(self) -> dict[str, float]:
+        """FLOP/s of the products that peaks are measured by, or of any other operation that did better."""
+        rates = np.nan_to_num(self.samples.flops) / np.maximum(self.samples.time_ns, 1.0) * 1e9
+        arithmetic = np.isin(self.samples.kind, [KINDS.index(name) for name in ARITHMETIC])
+        best = dict(self.peaks)
+        for code in np.unique(self.samples.dtype).tolist():
+            reached = rates[arithmetic & (self.samples.dtype == code)]
+            name = REAL_DTYPES[code]
+            # on a GPU a product in float32 may be computed in tf32, which has a peak of its own
+            if len(reached) and name in best and self.class_ == "cpu":
+                best[name] = max(best[name], float(reached.max()))
+        return best
 
     @cached_property
     def kernels(self) -> KernelModel:
@@ -114,9 +130,9 @@ class Calibration:
     def save(self, path: PathLike) -> None:
         """Write it, to be read by ``tv.hardware.load`` here or on another machine."""
         with replacing(path) as file:
-            file.write(json.dumps(self.to_plain(), separators=(",", ":")).encode())
+            file.write(json.dumps(self.to_dict(), separators=(",", ":")).encode())
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """All of it as JSON data."""
         return {
             "format": FORMAT,

@@ -57,6 +57,8 @@ class Hardware:
     memory_bytes: int
     source: str
     overhead_ns: float = 2000.0
+    # measured while so much else ran that the figures are hardly what the machine can do
+    disturbed: bool = False
     aliases: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
@@ -255,19 +257,20 @@ def find_hardware(name: str | Hardware) -> Hardware:
 
 
 class DeviceName(NamedTuple):
-    """What tells devices apart in a name: the model, the gigabytes if they are in it, whether it is a PCIe card."""
+    """What tells devices apart in a name: the model, and if they are in it the gigabytes and the form (pcie, sxm)."""
 
     model: str
     gigabytes: int | None
-    pcie: bool
+    form: str
 
 
 def _device_name(name: str) -> DeviceName:
-    """A name as drivers give it taken apart: ``"NVIDIA A100-SXM4-80GB"`` is an a100 of 80."""
+    """A name as drivers give it taken apart: ``"NVIDIA A100-SXM4-80GB"`` is an a100 of 80, in the form sxm."""
     words = re.findall(r"[a-z0-9+]+", name.lower())
     sizes = [int(word[:-2]) for word in words if re.fullmatch(r"\d+gb", word)]
     model = "".join(word for word in words if not re.fullmatch(VENDOR_WORDS, word))
-    return DeviceName(model, sizes[0] if sizes else None, "pcie" in words)
+    forms = [word.rstrip("0123456789") for word in words if re.fullmatch(r"sxm\d?|pcie", word)]
+    return DeviceName(model, sizes[0] if sizes else None, forms[0] if forms else "")
 
 
 def _by_driver_name(name: str) -> Hardware | None:
@@ -277,18 +280,22 @@ def _by_driver_name(name: str) -> Hardware | None:
     for key, profile in _KNOWN.items():
         known = _device_name(profile.name)
         sizes = (None, known.gigabytes, round(profile.memory_bytes / GIGA))
-        if wanted.model == known.model and wanted.gigabytes in sizes:
-            candidates.append((known.pcie == wanted.pcie, _ALIASES.get(wanted.model) == key, profile))
+        # a card has another clock than a module; a profile that names no form is of both
+        other_form = wanted.form == "pcie" and known.form == "sxm"
+        if wanted.model == known.model and wanted.gigabytes in sizes and not other_form:
+            candidates.append((known.form == wanted.form, _ALIASES.get(wanted.model) == key, profile))
     best = max(candidates, key=lambda candidate: candidate[:2], default=None)
-    return best[2] if best and (best[0] or not wanted.pcie) else None
+    return None if best is None else best[2]
 
 
 def _unknown(name: str) -> Exception:
     """The error for an unknown name; names are compared by what identifies a device, not by what a vendor adds."""
     titles = {key: known.name for key, known in _KNOWN.items()}
     titles.update({alias: _KNOWN[key].name for alias, key in _ALIASES.items() if key in _KNOWN})
+    model = _device_name(name).model
+    same = [known.name for known in _KNOWN.values() if model and _device_name(known.name).model == model]
     near = difflib.get_close_matches(_key(name), titles, n=6, cutoff=0.55)
-    names = list(dict.fromkeys(titles[key] for key in near))[:3]
+    names = list(dict.fromkeys([*same, *(titles[key] for key in near)]))[:3]
     if not names:
         return no_match("hardware", name, known())
     return NoMatch(f"no hardware {name!r}; did you mean {' or '.join(map(repr, names))}?")

@@ -17,7 +17,7 @@ from torch_vis.analysis.machine.features import Workload
 from torch_vis.analysis.machine.kernel_model import KernelEstimate
 from torch_vis.graph import Graph
 from torch_vis.graph.schema import Flag, Phase
-from torch_vis.graph.types import Floats, Ints
+from torch_vis.graph.types import Bools, Floats, Ints
 from torch_vis.ops.families import KINDS
 from torch_vis.ops.names import plain_name
 
@@ -126,6 +126,9 @@ EXTRAS = {
     "run": (0.5, 1.0),
 }
 OPERATOR_SPREAD = 0.5
+# layers whose operations C++ calls, and the part that each then costs: no arguments from Python, no results to it
+RECURRENT_MODULES = frozenset({"RNN", "LSTM", "GRU"})
+FROM_CPP = 0.5
 # how far the time of one program is off
 NOISE = 0.08
 VIEW, LISTED = KINDS.index("view"), KINDS.index("optimizer")
@@ -164,6 +167,19 @@ class HostCosts(NamedTuple):
         return max(self.terms.get(name, EXTRAS[name][0] * self.unit_ns), 0.0)
 
 
+def from_cpp(graph: Graph) -> Bools:
+    """Which operations C++ calls one after another, without Python in between: those of a recurrent layer.
+
+    The layer's own call from Python is that of its first operation.
+    """
+    recurrent = np.array([module.type in RECURRENT_MODULES for module in graph.modules], dtype=np.bool_)
+    inside = recurrent[graph.scope_module][graph.node_scope] & (graph.node_phase == Phase.FORWARD)
+    nodes = np.flatnonzero(inside)
+    first = nodes[np.unique(graph.node_scope[nodes], return_index=True)[1]]
+    inside[first] = False
+    return np.asarray(inside)
+
+
 def modes(graph: Graph) -> Ints:
     """The mode that each operation was run in, a place in ``MODES``."""
     recorded = (graph.node_flags & Flag.GRAD_MODE) != 0
@@ -178,7 +194,7 @@ def per_node(graph: Graph, work: Workload, estimate: KernelEstimate, costs: Host
     mode, group = modes(graph), work.group
     if not len(group):
         return np.zeros(0)
-    host_ns = costs.per_class(work)[group, mode]
+    host_ns = costs.per_class(work)[group, mode] * np.where(from_cpp(graph), FROM_CPP, 1.0)
     for name, times in _launches(work, estimate).items():
         host_ns += (costs.extra(name) * times)[group]
     whole = estimate.host_ns[group]
@@ -198,7 +214,8 @@ def counts(graph: Graph, work: Workload, estimate: KernelEstimate) -> dict[str, 
     Operations whose time to issue was measured as a whole are left out: the right side is without them.
     """
     mode, group = modes(graph), work.group
-    table = np.bincount(group * len(MODES) + mode, minlength=len(work.op) * len(MODES)).reshape(
+    paid = np.where(from_cpp(graph), FROM_CPP, 1.0)
+    table = np.bincount(group * len(MODES) + mode, weights=paid, minlength=len(work.op) * len(MODES)).reshape(
         -1, len(MODES)
     )
     totals: dict[str, float] = defaultdict(float)

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from torch_vis.analysis.machine import host_model as host_time
-from torch_vis.analysis.machine.calibration import BUSY, Calibration
+from torch_vis.analysis.machine.calibration import WAS_BUSY, Calibration
 from torch_vis.analysis.machine.datasheet_efficiency import DatasheetModel, usual_host
 from torch_vis.analysis.machine.features import Workload, workload
 from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.kernel_model import ARITHMETIC, VIEW, KernelEstimate
-from torch_vis.analysis.machine.lower_bound import least, summed
 from torch_vis.analysis.machine.resolve import machine
-from torch_vis.analysis.report import Charts, Report
+from torch_vis.analysis.report import Charts, Report, least, summed
 from torch_vis.errors import UsageError
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.call import short_name
@@ -33,7 +32,7 @@ from torch_vis.graph.text import count, duration, many, size
 from torch_vis.graph.types import Bools, Floats
 from torch_vis.ops.families import KINDS, REAL_DTYPES, kinds, lists_tensors
 from torch_vis.views.charts.chart import INK, PALE, Axis, Chart, Series, stages_of
-from torch_vis.views.text.table import Field, Listing
+from torch_vis.views.text.table_layout import Field, Listing
 
 if TYPE_CHECKING:
     from torch_vis.analysis.machine.hardware import Hardware
@@ -282,10 +281,14 @@ class LatencyReport(Report):
         if not len(graph):
             raise UsageError("this trace has no operations, so there is no time to predict")
         self.graph = graph
+        """The graph of the run."""
         self.machine = machine(hardware, calibration, devices=run.meta.get("devices", ()))
+        """The device that the prediction is for."""
         self.prediction = predict(graph, metrics, self.machine)
+        """The time of every operation with its range."""
         peak = peak_memory(metrics)
         self.held = None if peak is None else peak.size_bytes
+        """The bytes that the run holds at its peak; None where they are not known."""
 
     @property
     def total_ns(self) -> float:
@@ -475,7 +478,7 @@ class LatencyReport(Report):
         notes += self._of_element_types(without)
         if isinstance(self.machine, Calibration):
             if self.machine.is_disturbed:
-                notes.append(f"the machine was busy with something else while it was measured: {BUSY}")
+                notes.append(WAS_BUSY)
         else:
             notes += self._of_a_datasheet(self.machine)
         if self.prediction.overlaps:

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.machine.calibration import MEASURED
+from torch_vis.analysis.machine.calibration import MEASURED, WAS_BUSY
 from torch_vis.analysis.machine.datasheet_efficiency import roof_times
 from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.kernel_model import ARITHMETIC
-from torch_vis.analysis.machine.lower_bound import LowerBoundShare, least, summed
 from torch_vis.analysis.machine.resolve import machine, profile
-from torch_vis.analysis.report import Report
+from torch_vis.analysis.report import Charts, LowerBoundShare, Report, least, summed
 from torch_vis.errors import UsageError
 from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.graph.call import short_name
@@ -30,7 +29,7 @@ from torch_vis.graph.types import Array, Bools, Floats, Ints
 from torch_vis.ops.families import KINDS, REAL_DTYPES, dtypes, kinds
 from torch_vis.views.charts.chart import COLORS, Axis, Chart, Series
 from torch_vis.views.charts.labels import shortened_alike
-from torch_vis.views.text.table import Field, Listing
+from torch_vis.views.text.table_layout import Field, Listing
 
 if TYPE_CHECKING:
     from torch_vis.analysis.machine.hardware import Hardware
@@ -220,8 +219,11 @@ class RooflineReport(Report):
         if not len(graph):
             raise UsageError("this trace has no operations, so there is nothing to set against a roofline")
         self.graph = graph
+        """The graph of the run."""
         self.hardware = profile(machine(hardware, devices=run.meta.get("devices", ())))
+        """The device whose roofs these are."""
         self.roofline = roofline(graph, metrics, self.hardware)
+        """The figures of every operation."""
 
     @property
     def time_ns(self) -> float:
@@ -325,7 +327,7 @@ class RooflineReport(Report):
             Field("operations", "operations", count),
             Field("time_ns", "time", duration),
             Field("flops", "FLOPs", least(count)),
-            Field("moved_bytes", "moved", least(size)),
+            Field("moved_bytes", "accessed", least(size)),
             Field("bound", "bound by"),
             Field("intensity", "FLOPs per byte", "{:.3g}".format),
             Field("peak_share", "of peak", least(_percent)),
@@ -352,20 +354,23 @@ class RooflineReport(Report):
             Listing("operations", slow, self.operations, heading="The operations of the most time"),
         )
 
-    def charts(self) -> Mapping[str, Chart]:
+    def charts(self) -> Charts:
         """Operations over the roofs; where the time goes by what bounds it."""
-        parts = {name: int(took) for name, took in self.by_bound.items() if took or name in BOUND}
-        bars = Series("time", list(parts), list(parts.values()))
-        on = self.hardware.name
-        bounds = Chart(
-            "bars", f"Time by what bounds it on {on}", Axis("bound by"), Axis("time", "ns"), [bars]
-        )
+        if not len(self._drawn):
+            return Charts(bounds=self._bounds_chart)
+        return Charts(roofline=self._roofline_chart, bounds=self._bounds_chart)
+
+    def _roofline_chart(self) -> Chart:
         series = self._points()
-        if not series:
-            return {"bounds": bounds}
-        title = f"Roofline on {on}: each operation against what its bytes allow"
-        axes = Axis("FLOPs per byte moved", log=True), Axis("FLOP/s", log=True)
-        return {"roofline": Chart("points", title, *axes, series, self._roofs(series)), "bounds": bounds}
+        title = f"Roofline on {self.hardware.name}: each operation against what its bytes allow"
+        axes = Axis("FLOPs per byte accessed", log=True), Axis("FLOP/s", log=True)
+        return Chart("points", title, *axes, series, self._roofs(series))
+
+    def _bounds_chart(self) -> Chart:
+        parts = {name: int(time_ns) for name, time_ns in self.by_bound.items() if time_ns or name in BOUND}
+        bars = Series("time", list(parts), list(parts.values()))
+        title = f"Time by what bounds it on {self.hardware.name}"
+        return Chart("bars", title, Axis("bound by"), Axis("time", "ns"), [bars])
 
     def _elsewhere(self) -> list[str]:
         """A sentence where the machine is of another class than the devices that the run was measured on."""
@@ -387,7 +392,7 @@ class RooflineReport(Report):
 
     def notes(self) -> Sequence[str]:
         """Where the time is from, and what has no figure."""
-        notes = self._elsewhere()
+        notes = [*self._elsewhere(), *([WAS_BUSY] if self.hardware.disturbed else [])]
         without = int(self.roofline.without.sum())
         missing = int((~self.roofline.known).sum()) - without
         notes += self._of_element_types(without)
@@ -427,13 +432,19 @@ class RooflineReport(Report):
             if other not in (name, None):
                 yield f"{hardware.name} has no figure for {name}: shares are of the peak of {other}"
 
-    def _points(self) -> list[Series]:
-        """By element type; not of one that does next to nothing, as a counter in a model of floats does."""
+    @property
+    def _drawn(self) -> Ints:
+        """The operations that are points of the chart: those that take longest, of all that have a point."""
         roofline = self.roofline
         time_ns = np.nan_to_num(roofline.time_ns)
         usable = (time_ns > 0) & (roofline.flops > 0) & (roofline.moved > 0)
-        chosen = np.argsort(-np.where(usable, time_ns, 0), kind="stable")[:POINTS]
-        chosen = chosen[usable[chosen]]
+        longest = np.argsort(-np.where(usable, time_ns, 0), kind="stable")[:POINTS]
+        return longest[usable[longest]]
+
+    def _points(self) -> list[Series]:
+        """By element type; not of one that does next to nothing, as a counter in a model of floats does."""
+        roofline, chosen = self.roofline, self._drawn
+        time_ns = np.nan_to_num(roofline.time_ns)
         points: list[Series] = []
         for code in np.unique(roofline.dtype[chosen]).tolist():
             rows = chosen[roofline.dtype[chosen] == code]

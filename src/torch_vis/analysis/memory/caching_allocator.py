@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.memory.untraced_run import in_place_sums
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.lifetimes import Lifetimes
+from torch_vis.graph.lifetimes import Lifetimes, in_place_sums
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.types import Ints
 
@@ -155,8 +154,8 @@ def simulate_caching(
     mine = (graph.storage_device == number) & (blocks.bytes > 0)
     address: dict[int, int] = {}
     pool, count = Pool(), len(graph)
-    not_made, reused = in_place_sums(graph, blocks)
-    stands_for = dict(zip(not_made.tolist(), reused.tolist()))
+    sums = in_place_sums(graph)
+    stands_for = dict(zip(sums.made.tolist(), sums.reused.tolist()))
     death = _last_deaths(blocks, stands_for)
     for block in _from_outside(graph, blocks, mine):
         address[block] = pool.take(int(blocks.bytes[block]))

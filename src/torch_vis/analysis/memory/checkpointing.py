@@ -17,10 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.memory.untraced_run import plain_sums
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.lifetimes import Lifetimes, Use
+from torch_vis.graph.lifetimes import Lifetimes, Use, is_plain_sum
 from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.schema import Flag, Phase, Role
 from torch_vis.graph.types import Bools, Floats, Ints
@@ -637,15 +636,19 @@ class Steps:
         return result
 
     @cached_property
+    def _sums_of_gradients(self) -> Bools:
+        return np.array([is_plain_sum(call) for call in self.graph.calls], dtype=bool)
+
+    @cached_property
     def computed(self) -> Ints:
         """The operation before which each step has computed its gradients."""
-        late = self._of(SHAPING + PLACING) | plain_sums(self.graph)
+        late = self._of(SHAPING + PLACING) | self._sums_of_gradients
         return np.minimum(self._ends(late), self.release)
 
     @cached_property
     def release(self) -> Ints:
         """The operation before which each step lets go of what was saved: as seen in the run, where it is seen."""
-        result = self._ends(self._of(PLACING) | plain_sums(self.graph))
+        result = self._ends(self._of(PLACING) | self._sums_of_gradients)
         over = self._ends(np.zeros(len(self.graph.calls), dtype=bool))
         block, node, link = self.saved
         last = np.full(len(self.blocks.birth), -1, dtype=np.int64)
@@ -719,7 +722,6 @@ class Steps:
         block, node, _, release = self.kept
         last = np.full(len(self.blocks.birth), -1, dtype=np.int64)
         np.maximum.at(last, block, release)
-        early = (last >= 0) & (
-            last <= node.max(initial=-1)
-        )  # the last step says nothing: after it all is gone
+        # the last step says nothing: after it all is gone
+        early = (last >= 0) & (last <= node.max(initial=-1))
         return int(early.sum()) > 1 and bool(self.held[early].all())

@@ -9,10 +9,10 @@ import numpy as np
 
 from torch_vis.analysis.report import Charts, Report
 from torch_vis.capture.timing.allocator_events import CudaFigures, Measured, measure
-from torch_vis.errors import NotTraceable, UsageError
+from torch_vis.errors import NotTraceable, UsageError, takes_kwargs
 from torch_vis.graph.text import count, size
 from torch_vis.views.charts.chart import Axis, Chart, Series
-from torch_vis.views.text.table import Field, Listing
+from torch_vis.views.text.table_layout import Field, Listing
 
 POINTS = 4000
 
@@ -33,8 +33,11 @@ class AllocatorReport(Report):
 
     def __init__(self, measured: Measured) -> None:
         self.output = measured.output
+        """What the function returned."""
         self.events = measured.cpu
+        """What the CPU's allocator gave and took back, in order."""
         self.cuda: tuple[CudaFigures, ...] = measured.cuda
+        """The figures of CUDA's allocator, device by device."""
 
     @property
     def peak_bytes(self) -> int:
@@ -96,6 +99,7 @@ class AllocatorReport(Report):
         return Chart("areas", "Memory that the CPU allocator has given out", *axes, [line])
 
 
+@takes_kwargs
 def measure_memory(
     function: Callable[..., Any], *args: Any, kwargs: Mapping[str, Any] | None = None, warmup: int = 1
 ) -> AllocatorReport:

@@ -13,16 +13,15 @@ import numpy as np
 from torch_vis.analysis.memory.caching_allocator import WORKSPACE, Caching, simulate_caching
 from torch_vis.analysis.memory.checkpointing import Checkpoint, Checkpointing, paths_of
 from torch_vis.analysis.memory.kernel_workspace import scratch_bytes as scratch_of
-from torch_vis.analysis.memory.untraced_run import plain_live
 from torch_vis.analysis.report import Charts, Report, most
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph, Node
-from torch_vis.graph.lifetimes import Lifetimes, Tensor, Use
-from torch_vis.graph.record import Run
+from torch_vis.graph.lifetimes import Lifetimes, NextRun, Tensor, Use, next_run
+from torch_vis.graph.record import Limit, Run
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import count, duration, size
 from torch_vis.views.charts.chart import INK, Axis, Chart, Series, stages_of
-from torch_vis.views.text.table import PATH, Field, Listing, cut, table
+from torch_vis.views.text.table_layout import PATH, Field, Listing, cut, table
 
 FIELDS = (
     Field("size_bytes", "size", size),
@@ -94,9 +93,7 @@ class Again(NamedTuple):
 class CheckpointedReport(Report):
     """The memory of a run if some module calls were checkpointed.
 
-    ``peak_bytes`` is the peak then, and ``before_bytes`` the one now. ``recomputing`` says whether it is reached while
-    a call is computed again: those operations are not among the recorded ones, so that ``live``, the bytes during each
-    of these, does not go as high.
+    What is computed again is not among the recorded operations, so that ``live`` may not go as high as ``peak_bytes``.
     """
 
     title = "Memory with checkpoints"
@@ -104,10 +101,19 @@ class CheckpointedReport(Report):
     def __init__(self, run: Checkpointing, paths: list[str], *, predicted: bool) -> None:
         result = run.with_checkpoints(paths)
         self.graph, self.predicted = run.graph, predicted
-        self.peak_bytes, self.recomputing, self.live = result.peak_bytes, result.recomputing, result.live
-        self.before_bytes, self._before = run.blocks.peak_bytes, run.blocks.live
+        """The graph of the run, and whether it was a run by shapes alone."""
+        self.peak_bytes = result.peak_bytes
+        """The peak then."""
+        self.recomputing = result.recomputing
+        """Whether that peak is reached while a call is computed again."""
+        self.live = result.live
+        """The bytes during each recorded operation."""
+        self.before_bytes = run.blocks.peak_bytes
+        """The peak now."""
+        self._before = run.blocks.live
         self._repeated, self._retained = run.steps.repeated, run.steps.retained
         self.modules = _modules(run, result.scopes.tolist(), predicted)
+        """The modules whose calls are computed again, with what that costs."""
 
     @property
     def saved_bytes(self) -> int:
@@ -257,8 +263,14 @@ class MemoryReport(Report):
 
     def __init__(self, run: Run) -> None:
         self.graph, self.metrics, self.meta = run.graph, run.metrics, run.meta
+        """The graph, the columns and the circumstances of the run."""
         self.blocks = run.lifetimes or Lifetimes(self.graph, self.metrics)
+        """Every block of memory with its birth and its end."""
         self.predicted = bool(self.meta.get("fake"))
+        """Whether nothing was run: the figures are worked out from shapes."""
+        # which line looked at numbers that a run by shapes does not have
+        branches = (limit for limit in run.limits if isinstance(limit, Limit) and limit.kind == "branch")
+        self._undecided = list(map(str, branches)) if self.predicted else []
 
     # ---------------------------------------------------------------- what tensors hold
 
@@ -272,6 +284,35 @@ class MemoryReport(Report):
         """The operation during which they do; None for a run without operations."""
         node = self.blocks.peak_node
         return None if node is None else Node(self.graph, node)
+
+    @cached_property
+    def _next_run(self) -> NextRun | None:
+        return next_run(self.graph, self.metrics, self.meta)
+
+    @property
+    def steady_peak_bytes(self) -> int | None:
+        """The peak from the second step on, if this one made state of the optimizer; None if it made none.
+
+        The state is then there from the start, and gradients until they are set to None.
+
+        >>> import torch, torch_vis as tv
+        >>> model = torch.nn.Linear(64, 64)
+        >>> optimizer = torch.optim.AdamW(model.parameters())
+        >>> def step(x):
+        ...     optimizer.zero_grad()
+        ...     model(x).sum().backward()
+        ...     optimizer.step()
+        >>> first = tv.trace(step, torch.ones(512, 64)).memory()
+        >>> second = tv.trace(step, torch.ones(512, 64)).memory()
+        >>> first.peak_bytes, first.steady_peak_bytes, second.peak_bytes, second.steady_peak_bytes
+        (278788, 312076, 312076, None)
+        """
+        return None if self._next_run is None else self._next_run.peak_bytes
+
+    @property
+    def new_state_bytes(self) -> int:
+        """How much state of an optimizer the run made."""
+        return 0 if self._next_run is None else self._next_run.state_bytes
 
     @cached_property
     def peak(self) -> LiveTensors:
@@ -288,7 +329,10 @@ class MemoryReport(Report):
         >>> [tensor.name for tensor in t.memory().at(t.graph.nodes[0])]
         ['weight', 'input', 'bias']
         """
-        return LiveTensors(self.blocks.tensors(self.blocks.alive(self._number(node))), self.graph)
+        return LiveTensors(self._tensors_at(self._number(node)), self.graph)
+
+    def _tensors_at(self, node: int | None) -> list[Tensor]:
+        return self.blocks.tensors(self.blocks.alive(node), self.blocks.size_at(node))
 
     def _number(self, node: Node | int | None) -> int | None:
         """The number of an operation of this run."""
@@ -341,9 +385,13 @@ class MemoryReport(Report):
     def _alive(self) -> Any:
         return self.blocks.alive(self.blocks.peak_node)
 
+    @cached_property
+    def _alive_bytes(self) -> Any:
+        return self.blocks.size_at(self.blocks.peak_node)[self._alive]
+
     def _shares(self, names: Any) -> list[Share]:
         total: dict[str, list[int]] = {}
-        for name, amount in zip(names, self.blocks.bytes[self._alive].tolist(), strict=True):
+        for name, amount in zip(names, self._alive_bytes.tolist(), strict=True):
             entry = total.setdefault(name, [0, 0])
             entry[0] += amount
             entry[1] += 1
@@ -398,7 +446,7 @@ class MemoryReport(Report):
         return result
 
     def _cpu_live(self) -> Any:
-        live = plain_live(self.graph, self.blocks)
+        live = self.blocks.live
         elsewhere = np.array([device != "cpu" for device in self.graph.devices], dtype=bool)
         if not elsewhere[self.graph.storage_device].any():
             return live
@@ -432,6 +480,13 @@ class MemoryReport(Report):
             path = cut(node.path, PATH) if node.path else "the run"
             where = f" at operation {node.index:,}, {node.name} in {path}"
         result = {"predicted peak" if self.predicted else "peak": f"{size(self.peak_bytes)}{where}"}
+        if self._next_run is not None:
+            later = self.graph.nodes[self._next_run.node]
+            place = cut(later.path, PATH) if later.path else "the run"
+            result["from the second step on"] = (
+                f"{size(self._next_run.peak_bytes)} at {later.name} in {place}: this step made "
+                f"{size(self._next_run.state_bytes)} of optimizer state, which is then there from the start"
+            )
         if self.blocks.live.size:
             result["at the end"] = size(int(self.blocks.after[:, -1].sum()))
         if (self.graph.storage_device == 0).any() and "cpu" in self.graph.devices[:1]:
@@ -513,6 +568,12 @@ class MemoryReport(Report):
         ]
         if self.predicted:
             result.append("nothing was run: these are the lifetimes of a run by shapes alone")
+        if self._next_run is not None:
+            result.append(
+                "from the second step on: the same operations with the state there already, worked out and not run; "
+                "gradients are taken to be set to None where this run did so, or else before it"
+            )
+        result += self._undecided
         if self.meta.get("packed_bytes"):
             held = size(int(self.meta["packed_bytes"]))
             result.append(

@@ -7,17 +7,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_vis.analysis.fusion.report import chained, common_path, ends, module_paths, shared_path
-from torch_vis.analysis.parse_size import amount_bytes
+from torch_vis.analysis.machine.resolve import amount_bytes
 from torch_vis.analysis.partition import Budget, Parts, cut
-from torch_vis.analysis.report import Report, most
+from torch_vis.analysis.report import Charts, Report, most
 from torch_vis.errors import UsageError
 from torch_vis.graph.call import short_name
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import count, size
 from torch_vis.views.charts.chart import Axis, Chart, Series
-from torch_vis.views.text.table import Field, Listing
-from torch_vis.views.text.table import cut as cut_text
+from torch_vis.views.text.table_layout import Field, Listing
+from torch_vis.views.text.table_layout import cut as cut_text
 
 if TYPE_CHECKING:
     pass
@@ -44,7 +44,7 @@ class PartRow(NamedTuple):
     """One part. ``moved_bytes`` are those that pass in and out if what is internal stays on the chip.
 
     Inputs, weights and outputs are tensors that it has to hold, whole; of a table that is looked up in, only the rows
-    move. ``intensity`` is FLOPs per byte moved. Both are None where operations are not known. ``reason`` is why it
+    move. ``intensity`` is FLOPs per byte accessed. Both are None where operations are not known. ``reason`` is why it
     begins where it does; ``crossings`` say more of what it takes from other parts.
     """
 
@@ -92,10 +92,12 @@ class PartitionReport(Report):
         if not len(graph):
             raise UsageError("this trace has no operations, so there is nothing to partition")
         self.graph = graph
+        """The graph of the run."""
         flops, moved = metrics["flops"], metrics["moved_bytes"]
         self.columns = Parts(
             graph, cut(graph, by=by, depth=depth, budget=budget, flops=flops, moved=moved), flops, moved
         )
+        """The parts as columns, one row for each."""
 
     @cached_property
     def parts(self) -> list[PartRow]:
@@ -231,17 +233,21 @@ class PartitionReport(Report):
         left = width - sum(rest) - 2 * (len(fields) - 1)
         places = {field.name: index for index, field in enumerate(listing.fields)}
         for number, (name, long) in enumerate(sorted(cuts.items(), key=lambda item: item[1])):
-            limit = max(
-                min(long, left // (len(cuts) - number)), 4
-            )  # what the shorter one leaves, the other has
+            # what the shorter one leaves, the other has
+            limit = max(min(long, left // (len(cuts) - number)), 4)
             left -= limit
             for row, part in zip(rows, self.parts):
                 text = row[places[name]] if name == "module" else _short(part.names, limit)
                 row[places[name]] = cut_text(text, limit) if len(text) > limit else text
         return listing._replace(rows=[*rows, *listing.rows[listing.most :]])
 
-    def charts(self) -> Mapping[str, Chart]:
-        """The bytes that the largest parts hold, by what they are; and those that parts move."""
+    def charts(self) -> Charts:
+        """The bytes that the largest parts hold, by what they are; and those that parts access."""
+        if not any(part.moved_bytes for part in self.parts):
+            return Charts(bytes=self._bytes_chart)
+        return Charts(bytes=self._bytes_chart, moved=self._accessed_chart)
+
+    def _bytes_chart(self) -> Chart:
         columns = {
             "inputs": "input_bytes",
             "weights": "weight_bytes",
@@ -258,24 +264,24 @@ class PartitionReport(Report):
             if any(getattr(part, name) for part in shown)
         ]
         title = f"Bytes that each part holds, in the order of the run{most(len(shown), len(self.parts))}"
-        held = Chart("bars", title, Axis("part"), Axis("bytes", "bytes"), series)
-        return {"bytes": held, **self._moved_chart()}
+        return Chart("bars", title, Axis("part"), Axis("bytes", "bytes"), series)
 
-    def _moved_chart(self) -> Mapping[str, Chart]:
+    def _accessed_chart(self) -> Chart:
         known = [part for part in self.parts if part.moved_bytes]
         largest = sorted(known, key=lambda part: -(part.moved_bytes or 0))[:BARS]
         shown = sorted(largest, key=lambda part: part.number)
-        if not shown:
-            return {}
         hover = [
             "FLOPs per byte: not known" if part.intensity is None else f"{part.intensity:,.2f} FLOPs per byte"
             for part in shown
         ]
-        moved = Series(
-            "moved", [self._label(part) for part in shown], [part.moved_bytes or 0 for part in shown], hover
+        accessed = Series(
+            "accessed",
+            [self._label(part) for part in shown],
+            [part.moved_bytes or 0 for part in shown],
+            hover,
         )
-        title = f"Bytes that each part moves, in the order of the run{most(len(shown), len(known))}"
-        return {"moved": Chart("bars", title, Axis("part"), Axis("bytes", "bytes"), [moved])}
+        title = f"Bytes that each part accesses, in the order of the run{most(len(shown), len(known))}"
+        return Chart("bars", title, Axis("part"), Axis("bytes", "bytes"), [accessed])
 
     def _label(self, part: PartRow) -> str:
         path = shared_path(part.modules)

@@ -20,6 +20,7 @@ from torch_vis.graph import Slot
 from torch_vis.graph.graph import Node
 from torch_vis.ops.families import kind_of
 from torch_vis.ops.names import plain_name
+from torch_vis.ops.op_table import RESHAPES
 
 # ---------------------------------------------------------------- what only arranges: views, permutations, parts, joins
 
@@ -159,9 +160,7 @@ SHAPE_RULES: dict[str, Rule] = {
     "slice": _slice,
     "select": _select,
     "constant_pad_nd": _pad,
-    **dict.fromkeys(
-        "view _unsafe_view reshape _reshape_alias flatten unsqueeze squeeze unflatten".split(), _view
-    ),
+    **dict.fromkeys(RESHAPES, _view),
 }
 
 

@@ -28,16 +28,15 @@ from torch_vis.analysis.advice.pruning.trial import (
 from torch_vis.analysis.compare.numeric.tensor_distance import Distance
 from torch_vis.analysis.gradients.nan_origin import warning
 from torch_vis.analysis.machine.hardware import Hardware
-from torch_vis.analysis.machine.lower_bound import LowerBound, least, summed
-from torch_vis.analysis.report import Report
+from torch_vis.analysis.report import Charts, LowerBound, Report, least, summed
 from torch_vis.api import trace
 from torch_vis.capture.state import modes_kept
-from torch_vis.errors import UsageError
+from torch_vis.errors import UsageError, takes_kwargs
 from torch_vis.graph.text import and_more, count, duration
 from torch_vis.graph.types import Ints
 from torch_vis.progress import progress
 from torch_vis.views.charts.chart import COLORS, QUIET, Axis, Chart, Series
-from torch_vis.views.text.table import Field, Listing
+from torch_vis.views.text.table_layout import Field, Listing
 
 # of a group that goes beyond what was asked for, from which on it is said
 MORE = 0.1
@@ -147,14 +146,19 @@ class PruningReport(Report):
 
     def __init__(self, experiment: PruningExperiment) -> None:
         self.experiment = experiment
+        """All that was asked for and measured."""
         self.groups, self.locked, self.heads = experiment.groups, experiment.locked, experiment.heads
+        """Groups of units that are cut together, those that may not be cut, and attention heads."""
         self.model = experiment.model
         """The smaller model."""
         self.before, self.after = experiment.before.figures, experiment.after.figures
+        """The figures of the model as it is, and of the smaller one."""
         self.output = experiment.output
+        """How far the smaller model's output is from the whole one's; None where nothing can be compared."""
         self.left_out = experiment.left_out
         """How many elements are NaN or infinite before any cut, and in no figure: of inputs and of the output."""
         self.settings = experiment.settings
+        """Settings of the model that hold a size, and were corrected with the cuts."""
 
     def facts(self) -> dict[str, str]:
         cut = [group for group in self.groups if not group.problem]
@@ -301,9 +305,14 @@ class PruningReport(Report):
             )
         return notes
 
-    def charts(self) -> dict[str, Chart]:
-        charts = {"groups": group_chart(self.groups), "heads": heads_chart(self.heads)}
-        return {name: chart for name, chart in charts.items() if chart is not None}
+    def charts(self) -> Charts:
+        builders: dict[str, Callable[[], Chart]] = {}
+        cut = [group for group in self.groups if not group.problem]
+        if cut:
+            builders["groups"] = lambda: group_chart(cut)
+        if self.heads:
+            builders["heads"] = lambda: heads_chart(self.heads)
+        return Charts(**builders)
 
 
 def _way(problem: str) -> tuple[str, str]:
@@ -314,11 +323,8 @@ def _way(problem: str) -> tuple[str, str]:
 # ---------------------------------------------------------------- charts
 
 
-def group_chart(groups: Sequence[PrunedGroup]) -> Chart | None:
+def group_chart(cut: Sequence[PrunedGroup]) -> Chart:
     """A row for each group, of many for those that matter most: how far the output moves, or what goes."""
-    cut = [group for group in groups if not group.problem]
-    if not cut:
-        return None
     tried = [group for group in cut if group.output is not None]
     # cut without trying each alone
     if not tried:
@@ -335,10 +341,8 @@ def group_chart(groups: Sequence[PrunedGroup]) -> Chart | None:
     return Chart("dots", f"What cutting each group alone does to the output{which}", *axes, [series])
 
 
-def heads_chart(heads: Sequence[PrunedHead]) -> Chart | None:
+def heads_chart(heads: Sequence[PrunedHead]) -> Chart:
     """A row for each head, of many for the lightest, in the order of the model."""
-    if not heads:
-        return None
     lightest = sorted(head.share for head in heads)[:ROWS]
     shown = [head for head in heads if head.share <= lightest[-1]][:ROWS]
     which = f": the {ROWS} lightest of {len(heads):,}" if len(heads) > ROWS else ""
@@ -372,6 +376,7 @@ def _largest(groups: Sequence[PrunedGroup], by: Callable[[PrunedGroup], float]) 
 # ---------------------------------------------------------------- the experiment
 
 
+@takes_kwargs
 def pruning(
     model: torch.nn.Module,
     *args: Any,
@@ -456,7 +461,7 @@ def model_cost(
     times = []
     with modes_kept(model), torch.no_grad():
         model.eval()
-        traced = trace(model, *args, kwargs=kwargs, keep=False)
+        traced = trace(model, *args, kwargs=kwargs, hold=False)
         for _ in range(RUNS):
             start = time.perf_counter_ns()
             model(*args, **kwargs)
@@ -534,8 +539,8 @@ def _heads(trials: PruningTrials, group: DependencyGroup, units: Ints, trial: Tr
 
 def _rows(trials: PruningTrials, group: DependencyGroup) -> str:
     """The first parameter that makes the units: by rows rather than columns, a matrix rather than a bias or a norm."""
-    makers = [index for index in group.places if not trials.dependencies.reads(index)] or list(
+    owners = [index for index in group.places if not trials.dependencies.reads(index)] or list(
         group.places[:1]
     )
-    is_matrix = [trials.tensors[name].dim() > 1 for name, _ in makers]
-    return max(zip(is_matrix, (number == 0 for _, number in makers), makers), key=lambda row: row[:2])[2][0]
+    is_matrix = [trials.tensors[name].dim() > 1 for name, _ in owners]
+    return max(zip(is_matrix, (number == 0 for _, number in owners), owners), key=lambda row: row[:2])[2][0]

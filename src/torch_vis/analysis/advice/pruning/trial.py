@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -33,6 +32,7 @@ from torch_vis.analysis.gradients.nan_origin import left_out
 from torch_vis.analysis.machine.hardware import find_hardware
 from torch_vis.api import trace
 from torch_vis.capture.state import modes_kept
+from torch_vis.capture.undo import Undo, context
 from torch_vis.errors import UsageError
 from torch_vis.replay.perturb import perturbed
 
@@ -210,15 +210,11 @@ def tolerance(tensors: Sequence[torch.Tensor]) -> float:
     return min(max(1000 * worst, 1e-5), 0.05)
 
 
-@contextlib.contextmanager
-def unfused() -> Iterator[None]:
+@context
+def unfused(undo: Undo) -> None:
     """Torch's attention layers as their parts: fused, they hide what belongs together and skip what is padded."""
-    fused = torch.backends.mha.get_fastpath_enabled()
+    undo.add(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
     torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fused)
 
 
 def _run(model: torch.nn.Module, args: Any, kwargs: Any) -> list[torch.Tensor]:
@@ -300,7 +296,7 @@ class PruningTrials:
         self.training = {name: module.training for name, module in model.named_modules()}
         self.args, self.kwargs = args, kwargs
         with unfused(), torch.no_grad():
-            traced = trace(self.model, *args, kwargs=kwargs, keep=False)
+            traced = trace(self.model, *args, kwargs=kwargs, hold=False)
         self.tensors = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
         self.dependencies = Dependencies(
             traced.graph, {name: tensor.shape for name, tensor in self.tensors.items()}

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from torch_vis._trace import Trace
-from torch_vis.analysis.advice.quantization.channels import channels_of
 from torch_vis.analysis.advice.quantization.rounding import (
     FORMATS,
     ForwardRun,
@@ -21,6 +20,7 @@ from torch_vis.analysis.advice.quantization.rounding import (
     Perturbation,
     WeightFormat,
     WeightUse,
+    channels_of,
     sqnr,
     weight_uses,
 )
@@ -28,10 +28,10 @@ from torch_vis.analysis.gradients.nan_origin import left_out, warning
 from torch_vis.analysis.machine.datasheet_efficiency import DatasheetModel
 from torch_vis.analysis.machine.features import Workload, workload
 from torch_vis.analysis.machine.hardware import Hardware, find_hardware
-from torch_vis.analysis.report import Report
+from torch_vis.analysis.report import Charts, Report
 from torch_vis.api import trace
 from torch_vis.capture.state import StateSnapshot
-from torch_vis.errors import UsageError, no_match
+from torch_vis.errors import UsageError, no_match, takes_kwargs
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.text import and_more, duration, size
 from torch_vis.graph.types import Floats, Ints
@@ -41,7 +41,7 @@ from torch_vis.replay.replay import quiet
 from torch_vis.replay.stepper import Stepper
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.charts.labels import common_path
-from torch_vis.views.text.table import Field, Listing
+from torch_vis.views.text.table_layout import Field, Listing
 
 FLOOR_DB = 30.0
 # parameters that a chart names one by one
@@ -55,7 +55,9 @@ class QuantizationReport(Report):
 
     def __init__(self, experiment: QuantizationExperiment, floor_db: float) -> None:
         self.floor_db = floor_db
+        """The quality in decibels that advice may not go below."""
         self.rows, self.whole = experiment.rows, experiment.whole
+        """What was tried: a row for each parameter and format, and one for each format of the whole model."""
         self.left_out = experiment.left_out
         """How many elements are NaN or infinite without any rounding, and in no figure: of inputs and parameters by
         name, and of the output."""
@@ -217,28 +219,41 @@ class QuantizationReport(Report):
                 )
         return notes
 
-    def charts(self) -> dict[str, Chart]:
+    def charts(self) -> Charts:
         """A row for each parameter, of many for those that suffer most; and all of them along the run."""
-        names = list(dict.fromkeys(row.weight for row in self.rows))
         if not any(math.isfinite(row.reached_db) for row in self.rows):
-            return {}
+            return Charts()
+        if len(self._weights) <= ROWS:
+            return Charts(error=self._error_chart)
+        return Charts(error=self._error_chart, run=self._run_chart)
+
+    @property
+    def _weights(self) -> list[str]:
+        return list(dict.fromkeys(row.weight for row in self.rows))
+
+    @property
+    def _heights(self) -> Axis:
+        what = "of the output" if any(row.output_db is not None for row in self.rows) else "of the parameter"
+        return Axis(f"signal to noise {what} (dB; more is better)")
+
+    def _error_chart(self) -> Chart:
+        names = self._weights
         worst = list(dict.fromkeys(row.weight for row in self.sensitive))[:ROWS]
         shown = worst if len(names) > ROWS else names
         which = f": the {ROWS} of {len(names):,} that suffer most" if len(names) > ROWS else ""
-        what = "of the output" if any(row.output_db is not None for row in self.rows) else "of the parameter"
-        heights = Axis(f"signal to noise {what} (dB; more is better)")
+        title = f"What rounding one parameter does{which}"
+        rows = self._series({name: name for name in shown})
+        return Chart("dots", title, Axis("parameter"), self._heights, rows, self._floor(len(shown)))
+
+    def _run_chart(self) -> Chart:
+        names = self._weights
         inside = common_path(names).rstrip(".")
         along = Axis(
             f"parameter of {inside}" if inside else "parameter, in the order of the run", names=names
         )
-        title = f"What rounding one parameter does{which}"
-        rows = self._series({name: name for name in shown})
-        charts = {"error": Chart("dots", title, Axis("parameter"), heights, rows, self._floor(len(shown)))}
-        if len(names) > ROWS:
-            title = "What rounding one parameter does, along the run"
-            points = self._series({name: index for index, name in enumerate(names)})
-            charts["run"] = Chart("points", title, along, heights, points, self._floor(len(names)))
-        return charts
+        title = "What rounding one parameter does, along the run"
+        points = self._series({name: index for index, name in enumerate(names)})
+        return Chart("points", title, along, self._heights, points, self._floor(len(names)))
 
     def _series(self, positions: Mapping[str, Any]) -> list[Series]:
         """By format, what rounding each of some parameters does, at the place it has."""
@@ -267,6 +282,7 @@ def _consequences(row: QuantizedModel) -> str:
     return ", ".join(parts)
 
 
+@takes_kwargs
 def quantization(
     model: Callable[..., Any],
     *args: Any,

@@ -28,13 +28,15 @@ from torch_vis.analysis.compare.numeric.tensor_distance import (
 )
 from torch_vis.capture.kept_tensors import KeptTensors, copy_of
 from torch_vis.errors import CheckFailed
-from torch_vis.graph.schema import Flag, Kind
+from torch_vis.graph.schema import RECORDED, Flag, Kind
 from torch_vis.ops.names import common_name
 from torch_vis.replay.replay import quiet
 from torch_vis.replay.stepper import Stepper
 
 # A relative difference of what these return follows from the absolute difference of their arguments.
 EXPONENTIALS = frozenset({"exp", "exp2", "expm1", "softmax", "safe_softmax", "sigmoid"})
+
+INFINITE = float("inf")
 
 Tensors = dict[int, torch.Tensor]
 Ulps = Callable[[int, int, torch.Tensor, torch.Tensor], float]
@@ -80,7 +82,7 @@ class Attribution:
         ]
         exponential = self._is_exponential(node)
         known = [distance for _, distance in inputs if distance is not None]
-        largest = _largest(known, exponential)
+        largest = INFINITE if self._is_chosen(node) else _largest(known, exponential)
         is_origin = len(known) == len(inputs) and bound > largest
         rewired = False
         if not is_origin and others:
@@ -95,6 +97,16 @@ class Attribution:
         is_told = len(known) == len(inputs) or bound <= largest
         most = max((distance.relative for distance in known), default=0.0)
         return InputError(most if is_told else None, is_origin, rewired, [pair for pair, _ in others])
+
+    def _is_chosen(self, node: int) -> bool:
+        """Whether integers or truth values that differ are among what is read: these choose, and have no size."""
+        graph = self.paired.a
+        return any(
+            distance is not None
+            and distance.relative > 0
+            and not graph.types[graph.value_type[pair.a]].dtype.startswith(("float", "bfloat", "complex"))
+            for pair, distance in self.distances.inputs[node]
+        )
 
     def _is_exponential(self, node: int) -> bool:
         graph = self.paired.a
@@ -273,7 +285,7 @@ class _SubstitutedRun:
         self.to_a: list[int] = paired.wiring.to_a.tolist()
         self.unknown: set[int] = set()
         self._is_view = paired.values_b.is_view
-        self._is_opaque = ((self.graph.node_flags & Flag.OPAQUE) != 0).tolist()
+        self._is_opaque = ((self.graph.node_flags & RECORDED) != 0).tolist()
         self._is_random = ((self.graph.node_flags & Flag.RANDOM) != 0).tolist()
         self._storage: list[int] = self.graph.value_storage.tolist()
         self._outputs = [list(paired.values_b.outputs(node).values()) for node in range(len(self.graph))]

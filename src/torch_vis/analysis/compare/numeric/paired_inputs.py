@@ -14,7 +14,7 @@ import numpy as np
 from torch_vis.analysis.compare.wiring import Wiring, view_chains
 from torch_vis.analysis.gradients.tensor_stats import makes_numbers
 from torch_vis.graph.call import Call, Slot
-from torch_vis.graph.flow import roots
+from torch_vis.graph.flow import declared_slots, roots
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind
 from torch_vis.graph.types import Ints
@@ -61,6 +61,13 @@ class PairedInputs:
             pairs = self._in_any_order(pairs)
         clean = self.values_a.is_clean[node] and self.values_b.is_clean[self.to_b[node]]
         return [InputPair(a, b, self.are_same(a, b), clean and self._are_compared(a, b)) for a, b in pairs]
+
+    def is_reordered(self, node: int) -> bool:
+        """Whether an operation and its counterpart read the same tensors in other positions."""
+        pairs = self._in_the_same_slots(node)
+        if all(self.are_same(*pair) for pair in pairs):
+            return False
+        return all(self.are_same(*pair) for pair in self._in_any_order(list(pairs)))
 
     def unpaired(self, node: int) -> tuple[list[int], list[int]]:
         """What an operation reads where its counterpart reads nothing, and the other way round."""
@@ -160,7 +167,7 @@ class GraphValues:
         self.is_clean: list[bool] = (~aliased).tolist()
         """Whether no input of an operation was written to through another view."""
         self._in = graph.in_start.tolist(), graph.in_slot.tolist(), graph.in_value.tolist()
-        self._out = graph.out_start.tolist(), graph.out_slot.tolist(), graph.out_value.tolist()
+        self._out = graph.out_start.tolist(), declared_slots(graph).tolist(), graph.out_value.tolist()
         self._shape_only = shape_only(graph)
 
     def inputs(self, node: int) -> dict[int, int]:

@@ -3,32 +3,36 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from torch_vis._deprecated import warn
 from torch_vis.analysis.compare.align import module_of
+from torch_vis.analysis.compare.change_lines import ChangeLine, change_lines
+from torch_vis.analysis.compare.changes import ModuleChange, find_changes
 from torch_vis.analysis.compare.numeric.attribution import Attribution, InputError, local_differences
 from torch_vis.analysis.compare.numeric.paired_inputs import InputPair, PairedInputs
 from torch_vis.analysis.compare.numeric.python_outputs import NOT_COMPARABLE, compare_python_outputs
 from torch_vis.analysis.compare.numeric.side_by_side import Distances, SideBySide
 from torch_vis.analysis.compare.numeric.tensor_distance import NO_DISTANCE, OF_ROUNDING, Distance
 from torch_vis.analysis.compare.outputs import ComparedResult, MatchedResults, match_results
+from torch_vis.analysis.compare.words import changed_arguments
 from torch_vis.analysis.gradients.accumulation import accumulation_note, filled_before
-from torch_vis.analysis.report import Report
+from torch_vis.analysis.report import Charts, Report
 from torch_vis.errors import UsageError
-from torch_vis.graph.call import Call, Slot
+from torch_vis.graph.flow import ancestors
 from torch_vis.graph.graph import Node, Value
 from torch_vis.graph.lifetimes import ENDING
-from torch_vis.graph.schema import Flag
+from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import and_more, many
 from torch_vis.graph.types import Bools
-from torch_vis.ops.schemas import named_arguments
+from torch_vis.ops.schemas import argument_names, named_arguments
 from torch_vis.views.charts.chart import COLORS, Axis, Chart, Series
 from torch_vis.views.charts.labels import placed
-from torch_vis.views.text.table import Field, Listing
+from torch_vis.views.text.table_layout import Field, Listing
 
 if TYPE_CHECKING:
     import pandas
@@ -55,9 +59,16 @@ ROUNDING_ONLY = f"led by a gradient that is {ZERO}"
 # Parts of the sentence in short.
 SAME = "no difference: all that could be compared is the same in both"
 NOTHING_ELSE = "nothing else differs"
+CHANGED = "what changed"
 NO_NUMBERS = "no operation has numbers to compare"
 NO_OUTPUT = "neither run gives anything back"
-MOST_ARGUMENTS = 3
+# Between what a module was set to and what that did to its operations.
+DETAILS = "; "
+DROPOUT = "dropout_p"
+# Changes of what runs in a module, which may follow from what the module, or one around it, was set to.
+FOLLOWING = ("operation", "order", "place")
+# Changes of the code that are named.
+MOST_CHANGES = 3
 # Points of the chart that are named.
 MOST_MARKS = 12
 PROPAGATED, REWIRED, ORIGIN = "propagated", "another tensor is read", "originates here"
@@ -120,18 +131,24 @@ class DifferencesReport(Report):
     def __init__(self, a: Trace, b: Trace, alignment: Alignment, tolerance: float) -> None:
         if not tolerance >= 0:
             raise UsageError(f"tolerance is a relative difference, 0 or more, not {tolerance!r}")
-        self.a, self.b = a, b
+        self.a, self.b, self._alignment = a, b, alignment
+        """The two runs."""
         self.tolerance = tolerance
+        """The relative difference from which on two results count as different."""
         self._to_b = alignment.to_b
         self.matched: MatchedResults = match_results(a.graph, b.graph, alignment.scope_to_b, alignment.wiring)
+        """Which result of one run is which of the other."""
         self._paired = PairedInputs(alignment.wiring)
         run_a, run_b = (a.graph, a.kept), (b.graph, b.kept)
         results = [(row_a.value, row_b.value) for row_a, row_b in self.matched.pairs]
         runs = SideBySide(run_a, run_b, self._paired, results)
         self.distances: Distances = runs.distances
+        """How far apart every operation's results are."""
         self.local_differences = local_differences(run_a, run_b, runs)
+        """Of operations where a difference may begin: how far they differ if all before them is as in ``a``."""
         self._attribution = Attribution(self._paired, runs.distances, self.local_differences)
         self.python_outputs = compare_python_outputs(a, b)
+        """Outputs that are no tensors: numbers, words, arrays of numpy."""
         self._filled_before = {"A": filled_before(*run_a), "B": filled_before(*run_b)}
 
     # --- operations ---
@@ -351,6 +368,8 @@ class DifferencesReport(Report):
             site = self.first.a.user_line
             line = f", {site.short}" if site else ""
             facts["first"] = f"{named(self.first.a)}: {distance_text(self.first)}{line}"
+        if self.changes:
+            facts[CHANGED] = and_more(self._lines_of(self.changes), MOST_CHANGES)
         if self.input_differences:
             largest = self.input_differences[0]
             facts["inputs"] = (
@@ -467,11 +486,12 @@ class DifferencesReport(Report):
             )
         return notes
 
-    def charts(self) -> dict[str, Chart]:
+    def charts(self) -> Charts:
         """The differences as points along the first run; those that are infinitely far stand at the edge."""
+        return Charts(operations=self._operations_chart) if self.differing.any() else Charts()
+
+    def _operations_chart(self) -> Chart:
         nodes = np.flatnonzero(self.differing).tolist()
-        if not nodes:
-            return {}
         heights = self.distances.relative[nodes].tolist()
         edge = 10 * max((height for height in heights if math.isfinite(height)), default=0.1)
         kinds: dict[str, list[int]] = {name: [] for name in KINDS}
@@ -481,7 +501,7 @@ class DifferencesReport(Report):
             kinds[kind if math.isfinite(height) else INFINITE].append(node)
         series = [self._series(name, members, edge) for name, members in kinds.items() if members]
         axes = Axis("operation of A, in the order of its run", "count"), Axis("relative difference", log=True)
-        return {"operations": Chart("points", "Numerical differences along the run", *axes, series)}
+        return Chart("points", "Numerical differences along the run", *axes, series)
 
     def _series(self, name: str, nodes: list[int], edge: float) -> Series:
         first = -1 if self.first is None else self.first.a.index
@@ -524,7 +544,15 @@ class DifferencesReport(Report):
         value = (paired.values_a if is_a else paired.values_b).root[value]
         counterpart = (paired.value_to_b if is_a else paired.value_to_a)[value]
         is_alone = graph.value_producer[value] >= 0 and counterpart < 0
-        return tensor_name(graph.values[value]) + (f" (only in {run})" if is_alone else "")
+        name = tensor_name(graph.values[value])
+        # under its own path the first run may have another module
+        if not is_a and counterpart >= 0 and graph.value_producer[value] >= 0:
+            in_a = tensor_name(self.a.graph.values[counterpart])
+            if in_a != name:
+                return (
+                    f"{in_a} ({module_of(graph.nodes[int(graph.value_producer[value])]) or 'the run'} in B)"
+                )
+        return name + (f" (only in {run})" if is_alone else "")
 
     def _results_text(self, kind: str) -> str:
         """The results of a kind: the one that differs most of those of which that can be said."""
@@ -558,18 +586,21 @@ class DifferencesReport(Report):
             no_output = "" if uncompared or has_outputs else f"; {NO_OUTPUT}"
             return f"nothing could be compared: {NO_NUMBERS}, and no result has{no_output}"
         differs, text = self._what_differs()
+        quiet_change = "" if differs else self._quiet_change
+        quiet = f"; {CHANGED}: {quiet_change}" if quiet_change else ""
         if other:
             outputs = [f"{name} ({change})" for name, change in other.items()]
             is_other = f"{and_more(outputs, 3)} {'is' if len(outputs) == 1 else 'are'} something else"
             text = is_other + (f"; {text}" if differs else "")
         if not uncompared:
-            return (text or SAME) + ("" if has_outputs else f"; {NO_OUTPUT}")
+            return (text or SAME) + ("" if has_outputs else f"; {NO_OUTPUT}") + quiet
         names = "; ".join(f"{and_more(names, 3)} ({reason})" for reason, names in uncompared.items())
         if has_outputs:
-            return f"{text or 'no difference in what could be compared'}; not compared: {names}"
+            return f"{text or 'no difference in what could be compared'}; not compared: {names}{quiet}"
         if text:
-            return f"{text}; no output could be compared"
-        return f"no output could be compared: {names}; {NOTHING_ELSE}"
+            return f"{text}; no output could be compared{quiet}"
+        cause = f"{quiet_change}; " if quiet_change else ""
+        return f"{cause}no output could be compared: {names}; {NOTHING_ELSE}"
 
     def _what_differs(self) -> tuple[bool, str]:
         """Whether what could be compared differs by more than rounding, and where; no text where it is the same."""
@@ -581,25 +612,133 @@ class DifferencesReport(Report):
             return False, f"{SAME}, but for what is nothing but rounding" if has_rounding else ""
         by = f"{at_most(results[worst])}, in {worst}" if worst else ""
         ulps = max((self.ulps(name) for name in results), default=0.0)
-        if results_differ and ulps <= OF_ROUNDING:
-            return True, (
-                f"no more than rounding: results differ by {by} ({ulps:.2g} times the rounding of a single step)"
-            )
+        start = self._start
+        if results_differ and ulps <= OF_ROUNDING and (start is None or not self._is_code(start)):
+            return True, self._rounding_text(f"{by} ({ulps:.2g} times the rounding of a single step)")
         if self.compiled and results_differ:
             inside = self._inside_compiled()
             return True, self._inputs_differ() or f"what the compiled code gave differs: {by}; {inside}"
-        start = next((row for row in self.rows if self.is_start(row)), self.first)
         if start is not None:
-            return True, self._where_it_starts(start) + self._first_nonfinite(start)
+            return True, self._caused(start, self._where_it_starts(start) + self._first_nonfinite(start))
         if self.tolerance:
             return (
                 True,
                 f"nothing that both runs do differs by more than {self.tolerance:g}; results differ by {by}",
             )
-        return True, self._inputs_differ() or (
-            f"results differ by {by}, but nothing that both runs do: look at what only one of them does"
-            + self._producers_of_result(worst)
+        if self._inputs_differ():
+            return True, self._inputs_differ()
+        producers = self._producers_of_result(worst)
+        if self.changes and worst not in self.python_outputs.distances:
+            return True, f"{self._change_text(self.changes[0])}; results differ by {by}{producers}"
+        return True, (
+            f"results differ by {by}, but nothing that both runs do: look at what only one of them does{producers}"
         )
+
+    def _rounding_text(self, by: str) -> str:
+        """A difference as large as rounding, with what changed: code that was written otherwise may round otherwise.
+
+        What an optimizer is set to is no way of writing, and is not called rounding.
+        """
+        cause = next((row for row in self.changes if row.kind == "optimizer"), None)
+        if cause is not None:
+            return f"{self._change_text(cause)}; results differ by {by}"
+        changed = f"; {CHANGED}: {self._change_text(self.changes[0])}" if self.changes else ""
+        return f"no more than rounding: results differ by {by}{changed}"
+
+    def _change_text(self, change: ModuleChange) -> str:
+        """A change, and its line; of a module that was set otherwise, not what that did to its operations."""
+        text = str(change).partition(DETAILS)[0] if change.kind == "settings" else str(change)
+        return f"{text} ({change.line})" if change.line else text
+
+    @cached_property
+    def _start(self) -> Difference | None:
+        """Where the differences start: at a change of the code, else where more than rounding starts, else first."""
+        starts = [row for row in self.rows if self.is_start(row)]
+        code = (row for row in starts if self._is_code(row))
+        larger = (row for row in starts if self.distances.ulps[row.a.index] > OF_ROUNDING)
+        return next(code, next(larger, starts[0] if starts else self.first))
+
+    def _is_code(self, row: Difference) -> bool:
+        """Whether an operation is called differently, or reads something else, and not only rounds differently."""
+        error, node = self.input_error(row.a), row.a.index
+        is_changed = self._paired.is_called_differently(node) or self._paired.is_reordered(node)
+        if not error.rewired and not is_changed:
+            return False
+        local = self.local_differences.get(row.a.index)
+        if local is None or local.outputs is None:
+            return bool(self.distances.ulps[row.a.index] > OF_ROUNDING)
+        return local.outputs
+
+    # --- what changed in the code ---
+
+    @cached_property
+    def changes(self) -> list[ModuleChange]:
+        """What changed from one run to the other that can change numbers, module by module and in words."""
+        return [row for row in self._all_changes if row.kind not in ("recomputed", "output")]
+
+    @cached_property
+    def _all_changes(self) -> list[ModuleChange]:
+        return find_changes(self.a, self.b, self._alignment)
+
+    def _lines_of(self, changes: Sequence[ModuleChange]) -> list[ChangeLine]:
+        return change_lines(changes, [*self.a.graph.scope_paths, *self.b.graph.scope_paths])
+
+    @property
+    def _quiet_change(self) -> str:
+        """A change that shows in no number that could be compared.
+
+        Where all could be, it is none of single operations: code may be written in another way.
+        """
+        recomputed = [row for row in self._all_changes if row.kind == "recomputed"]
+        rows = [
+            row for row in (*self.changes, *recomputed) if self.uncompared_outputs or row.kind != "operation"
+        ]
+        if not rows:
+            return ""
+        return str(
+            next(line for line in self._lines_of([*self.changes, *recomputed]) if rows[0] in line.changes)
+        )
+
+    def _caused(self, start: Difference, sentence: str) -> str:
+        """A sentence on where it starts, with the change of the code that led there, unless that is what it says.
+
+        What only passes on what came before is named after the change.
+        """
+        cause = self._cause(start.a.index)
+        if cause is None:
+            return sentence
+        is_told = cause.kind == "operation" and not self.input_error(start.a).rewired
+        if is_told and self.is_start(start) and self._is_code(start):
+            return sentence
+        return f"{self._change_text(cause)}; {sentence}"
+
+    def _cause(self, node: int) -> ModuleChange | None:
+        """The first change that an operation of ``a`` or its counterpart depends on.
+
+        What was written for a module that is new, gone or of another class comes after that module, and after what
+        the modules around it were set to.
+        """
+        before_a = ancestors(self.a.graph, [node])
+        before_b = ancestors(self.b.graph, [int(self._to_b[node])])
+        in_step = self.a.graph.node_phase[node] == Phase.OPTIMIZER
+        causes = [
+            row
+            for row in self.changes
+            if (row.kind == "optimizer" and in_step)
+            or before_a[list(row.nodes_a)].any()
+            or before_b[list(row.nodes_b)].any()
+        ]
+        if not causes:
+            return None
+        first = causes[0]
+        if first.kind in FOLLOWING:
+            return self._set_around(first.path) or _module_in(first, causes) or first
+        return first
+
+    def _set_around(self, path: str) -> ModuleChange | None:
+        """What the innermost module around a path, or at it, was set to otherwise: that may decide what runs in it."""
+        rows = [row for row in self.changes if row.kind == "settings" and is_inside(path, row.path)]
+        return max(rows, key=lambda row: len(row.path), default=None)
 
     def _producers_of_result(self, name: str) -> str:
         """What computes a result in both runs, if that is not the same."""
@@ -649,13 +788,15 @@ class DifferencesReport(Report):
         error = self.input_error(row.a)
         if error.rewired:
             return f"the runs part at {named(row.a)}, which reads {row.reads}"
-        if "random" in row.a.flags:
-            return (
-                f"{named(row.a)} drew other random numbers: seed both runs alike, with torch.manual_seed(…)"
-            )
         arguments = changed_arguments(row.a.call, row.b.call)
         if arguments:
             return f"{differs} ({distance_text(row)}): it is called differently, {arguments}"
+        if self._paired.is_reordered(row.a.index):
+            return f"the runs part at {named(row.a)}, which reads the same tensors in another order"
+        if draws_numbers(row.a):
+            return (
+                f"{named(row.a)} drew other random numbers: seed both runs alike, with torch.manual_seed(…)"
+            )
         also = "" if error.others else "also "
         read = "is the same" if not row.input_error else f"differs by {row.input_error:.3g} only"
         reads = f"; it {also}reads {row.reads}" if row.reads else ""
@@ -666,6 +807,29 @@ def _row(row: Difference) -> tuple[str, str | None, float, float, float | None, 
     site = row.a.user_line
     line = site.short if site else None
     return named(row.a), line, row.relative, row.largest, row.input_error, row.reads or None
+
+
+def is_inside(path: str, outer: str) -> bool:
+    """Whether a module is another one or lies in it.
+
+    >>> is_inside("blocks.0.attn", "blocks.0"), is_inside("blocks.10", "blocks.1"), is_inside("fc", "")
+    (True, False, True)
+    """
+    return not outer or path == outer or path.startswith(f"{outer}.")
+
+
+def _module_in(row: ModuleChange, causes: Sequence[ModuleChange]) -> ModuleChange | None:
+    """A module that is new, gone or of another class, directly in the one whose operations changed for it."""
+    kinds = ("class", "added", "removed")
+    modules = (cause for cause in causes if cause.kind in kinds and cause.path.rpartition(".")[0] == row.path)
+    return next(modules, None)
+
+
+def draws_numbers(node: Node) -> bool:
+    """Whether an operation drew random numbers; those with a dropout of their own do so only where that is not 0."""
+    arguments = dict(named_arguments(node.call))
+    has_dropout = DROPOUT in (argument_names(node.call.op) or ())
+    return "random" in node.flags and (not has_dropout or bool(arguments.get(DROPOUT)))
 
 
 def named(node: Node, most: int = 1000) -> str:
@@ -697,27 +861,3 @@ def at_most(distance: Distance | Difference) -> str:
     """The largest of some distances in words."""
     text = distance_text(distance)
     return f"at most {text}" if distance.largest < float("inf") else text
-
-
-def changed_arguments(call_a: Call, call_b: Call) -> str:
-    """The arguments in which two calls differ, but for which tensors they take.
-
-    >>> plain = Call("aten::gelu", (Slot(0),), ())
-    >>> changed_arguments(plain, Call("aten::gelu", (Slot(0),), (("approximate", "tanh"),)))
-    "approximate: none → 'tanh'"
-    """
-    if call_a.op != call_b.op:
-        return f"{call_a.op} → {call_b.op}"
-    args_a, args_b = dict(named_arguments(call_a)), dict(named_arguments(call_b))
-    texts = [
-        f"{name}: {_argument_text(args_a.get(name))} → {_argument_text(args_b.get(name))}"
-        for name in dict.fromkeys([*args_a, *args_b])
-        if _argument_text(args_a.get(name)) != _argument_text(args_b.get(name))
-    ]
-    return and_more(texts, MOST_ARGUMENTS)
-
-
-def _argument_text(argument: Any) -> str:
-    if isinstance(argument, Slot):
-        return "a tensor"
-    return "none" if argument is None else Call("", (argument,), ()).format()[1:-1]

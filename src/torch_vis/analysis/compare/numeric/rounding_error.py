@@ -19,7 +19,7 @@ from torch_vis.analysis.compare.numeric.tensor_distance import ACCUMULATES, BLUR
 from torch_vis.graph.call import Slot
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind
-from torch_vis.graph.types import Bools
+from torch_vis.graph.types import Bools, Ints
 from torch_vis.ops.names import common_name, plain_name
 from torch_vis.replay.stepper import Stepper
 
@@ -66,14 +66,14 @@ class _Sum(NamedTuple):
 
 
 class RoundingError:
-    """Follows a replay; ``after(node)`` is to be called when an operation has run.
+    """Follows a replay; ``after(node)`` is to be called when an operation has run; ``slots`` are the declared ones.
 
     ``remainders`` are the values that are zero but for rounding, ``sound`` those that were looked at and are not.
     ``amplification`` says of each operation by how much a relative error of its summands grows, because most cancels.
     """
 
-    def __init__(self, run: Stepper) -> None:
-        self.run, self.graph = run, run.graph
+    def __init__(self, run: Stepper, slots: Ints) -> None:
+        self.run, self.graph, self._slots = run, run.graph, slots
         self.remainders: dict[int, Remainder] = {}
         self.sound: set[int] = set()
         self.amplification = np.ones(len(self.graph))
@@ -98,7 +98,7 @@ class RoundingError:
         graph = self.graph
         inputs = self.run.plan.arguments(node)
         span = slice(*graph.output_span(node))
-        outputs, slots = graph.out_value[span].tolist(), graph.out_slot[span].tolist()
+        outputs, slots = graph.out_value[span].tolist(), self._slots[span].tolist()
         call = int(graph.node_call[node])
         kind = "views" if self._is_view[node] else self._kind[call]
         for index, value in enumerate(outputs):
@@ -237,7 +237,7 @@ class RoundingError:
         span = slice(*graph.output_span(node))
         outputs = {
             index: tensor(value)
-            for index, value in zip(graph.out_slot[span].tolist(), graph.out_value[span].tolist())
+            for index, value in zip(self._slots[span].tolist(), graph.out_value[span].tolist())
             if index >= 0
         }
         size = uncentred_size(name, slot, args, outputs)

@@ -28,6 +28,7 @@ from torch_vis.analysis.compare.numeric.tensor_distance import (
 )
 from torch_vis.analysis.gradients.tensor_stats import made_where, makes_numbers
 from torch_vis.capture.kept_tensors import KeptTensors
+from torch_vis.graph.flow import declared_slots
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.types import Bools, Floats
 from torch_vis.replay.replay import quiet
@@ -52,6 +53,8 @@ class Distances(NamedTuple):
     known: Bools
     rounding: Bools
     """Whether an operation and its counterpart both computed what is zero but for rounding."""
+    ulps: Floats
+    """By how many times the rounding of what it was computed from an operation differs."""
     amplification: Floats
     """By how much cancellation enlarges a difference of what an operation adds up."""
     inputs: dict[int, list[tuple[InputPair, Distance | None]]]
@@ -91,6 +94,7 @@ class SideBySide:
             largest=np.zeros(count),
             known=np.zeros(count, dtype=bool),
             rounding=np.zeros(count, dtype=bool),
+            ulps=np.zeros(count),
             amplification=self._a.rounding.amplification,
             inputs={},
             outside={value: self._outside_distance(value, other) for value, other in paired.outside.items()},
@@ -157,12 +161,14 @@ class SideBySide:
     def _compare(self, node: int, other: int, ahead: _Ahead | None) -> None:
         outputs_b = self._b.outputs(other) if ahead is None else ahead.outputs
         distances: dict[int, Distance] = {}
-        size = 0.0
+        ulps = size = 0.0
         for slot, (value_a, tensor_a) in self._a.outputs(node).items():
             value_b, tensor_b = outputs_b.get(slot, (-1, None))
             if tensor_b is not None and is_comparable(tensor_a, tensor_b) and has_numbers(tensor_a):
                 norms = norms_of(tensor_a, tensor_b)
                 distances[slot] = self._judged(value_a, value_b, norms)
+                error = self._rounding_error(value_a, value_b)
+                ulps = max(ulps, distances[slot].relative / error if error else np.inf)
                 self._compared[value_a] = distances[slot], norms.difference
                 size = max(size, norms.a)
         if len(distances) > 1 and is_norm(self._a.graph, node):
@@ -173,6 +179,7 @@ class SideBySide:
         all_distances = self.distances
         all_distances.known[node], all_distances.rounding[node] = True, worst.rounding
         all_distances.relative[node], all_distances.largest[node] = worst.relative, worst.largest
+        all_distances.ulps[node] = ulps
         if worst.relative and not worst.rounding:
             all_distances.inputs[node] = [
                 (pair, self._input_distance(node, other, pair, ahead, size)) for pair in self.paired.of(node)
@@ -247,7 +254,8 @@ class _ReplayedRun:
     def __init__(self, graph: Graph, kept: KeptTensors | None, results: Sequence[int]) -> None:
         self.run = Stepper(graph, kept)
         self.graph = graph
-        self.rounding = RoundingError(self.run)
+        self._slots = declared_slots(graph)
+        self.rounding = RoundingError(self.run, self._slots)
         left_at_the_end = {row.value.index for row in graph.outcomes}
         values = np.array(sorted(set(results) - left_at_the_end), dtype=np.int64)
         self._positions = made_where(graph, values)
@@ -291,7 +299,7 @@ class _ReplayedRun:
     def outputs(self, node: int) -> dict[int, tuple[int, torch.Tensor]]:
         """By slot what an operation that has just run computed: the value, and the tensor."""
         span = slice(*self.graph.output_span(node))
-        values, slots = self.graph.out_value[span].tolist(), self.graph.out_slot[span].tolist()
+        values, slots = self.graph.out_value[span].tolist(), self._slots[span].tolist()
         return {slot: (value, self.run.replay.tensor(value)) for slot, value in zip(slots, values)}
 
     def result(self, value: int) -> torch.Tensor:

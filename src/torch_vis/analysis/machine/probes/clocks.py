@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from torch_vis.analysis.machine.probes.probe import Work
+from torch_vis.analysis.machine.probes import Work
 
 MARK = "torch_vis probe"
 # of the way from the time with data in the caches to that with data in memory
@@ -25,6 +25,7 @@ USUAL = 1.15
 # operations that show the pace of the host
 SMALL = 25
 HOST_TIMES = 3
+COLD_TIMES = 9
 FLUSH_BYTES, CPU_FLUSH_BYTES = 256 << 20, 32 << 20
 # probes in one session of the profiler
 PART = 120
@@ -102,10 +103,10 @@ def undisturbed(bursts: Sequence[Burst], best_ns: float) -> list[Burst]:
     return by_pace[: max(usual, 2, len(bursts) // 3)]
 
 
-def host_times(makers: Sequence[Callable[[], Work] | None], device: str) -> list[float | None]:
+def host_times(builders: Sequence[Callable[[], Work] | None], device: str) -> list[float | None]:
     """How long the host takes to issue each call, in small operations; None where there is none to make."""
     counts: list[float | None] = []
-    for make in makers:
+    for make in builders:
         work = _made(make) if make is not None else None
         if work is None:
             counts.append(None)
@@ -123,21 +124,35 @@ def host_times(makers: Sequence[Callable[[], Work] | None], device: str) -> list
     return counts
 
 
-def cpu_times(makers: Iterable[Callable[[], Work]]) -> Iterator[KernelTime | None]:
+def cpu_times(builders: Iterable[Callable[[], Work]]) -> Iterator[KernelTime | None]:
     """The time of each operation on the CPU, its call included; None where it cannot be run.
 
-    As on a GPU, it lies between that with data in the caches and that with data in memory.
+    As on a GPU, it lies between that with data in the caches and that with data in memory. What empties the caches
+    takes the code out of them as well, which in a model is there: what that costs an operation without data is left
+    out.
     """
     flush = torch.zeros(CPU_FLUSH_BYTES // 4)
-    for make in makers:
+    code = _cold_code_ns(flush)
+    for make in builders:
         work = _made(make)
         if work is None:
             yield None
             continue
         hot = median(wall(work, "cpu", 3))
         flush.add_(1.0)
-        cold = wall(work, "cpu", 1)[0]
+        cold = wall(work, "cpu", 1)[0] - code
         yield KernelTime((hot * max(hot, cold)) ** 0.5, 1.0)
+
+
+def _cold_code_ns(flush: torch.Tensor) -> float:
+    """How much longer a small operation takes when nothing of it is in the caches."""
+    small = _small("cpu")
+    extra = []
+    for _ in range(COLD_TIMES):
+        hot = min(wall(lambda: small.add(1.0), "cpu", 3))
+        flush.add_(1.0)
+        extra.append(wall(lambda: small.add(1.0), "cpu", 1)[0] - hot)
+    return max(median(extra), 0.0)
 
 
 def _made(make: Callable[[], Work]) -> Work | None:
@@ -151,7 +166,7 @@ def _made(make: Callable[[], Work]) -> Work | None:
 
 
 def kernel_times(
-    makers: Sequence[tuple[int, Callable[[], Work]]], device: str, mark: Callable[[int], None]
+    builders: Sequence[tuple[int, Callable[[], Work]]], device: str, mark: Callable[[int], None]
 ) -> list[KernelTime | None]:
     """The time that the kernels of each numbered operation take on a GPU, by the profiler's device activity.
 
@@ -160,7 +175,7 @@ def kernel_times(
     """
     flush = torch.empty(FLUSH_BYTES // 4, device=device)
     with _profiler() as profile:
-        for number, make in makers:
+        for number, make in builders:
             work = _made(make)
             if work is None:
                 continue
@@ -173,7 +188,7 @@ def kernel_times(
                 work()
         synchronize(device)
     by_turn = _kernels(profile)
-    return [_combined(by_turn.get((number, 0)), by_turn.get((number, 1))) for number, _ in makers]
+    return [_combined(by_turn.get((number, 0)), by_turn.get((number, 1))) for number, _ in builders]
 
 
 def _combined(hot: KernelTime | None, cold: KernelTime | None) -> KernelTime | None:
@@ -250,6 +265,8 @@ GPU_COPIES = [1 << power for power in range(16, 31, 2)]
 CPU_COPIES = [1 << power for power in range(12, 27, 2)]
 # seconds for one figure
 TAKES = 0.1
+# on a CPU, seconds between two looks at the clock, and how often
+STRETCH, STRETCHES = 1e-3, 60
 
 
 def peaks(device: str, dtypes: tuple[str, ...], others: tuple[str, ...] = ()) -> dict[str, float]:
@@ -294,7 +311,9 @@ def best_seconds(call: Work, device: str) -> float:
     """Seconds per call at best: several calls between two looks at the clock, so that launching is hidden."""
     wall(call, device, 2)
     once = min(wall(call, device, 2)) / 1e9
-    count = max(1, min(100, round(TAKES / 5 / max(once, 1e-6))))
+    # a host that others use interrupts now and then: of short stretches some are left alone
+    stretch = TAKES / 5 if device.startswith("cuda") else STRETCH
+    count = max(1, min(100, round(stretch / max(once, 1e-6))))
 
     def several() -> None:
         for _ in range(count):
@@ -302,7 +321,8 @@ def best_seconds(call: Work, device: str) -> float:
 
     started = time.perf_counter()
     seconds: list[float] = []
-    while len(seconds) < 5 and (not seconds or time.perf_counter() - started < TAKES):
+    most = 5 if device.startswith("cuda") else STRETCHES
+    while len(seconds) < most and (not seconds or time.perf_counter() - started < TAKES):
         seconds.append(wall(several, device, 1)[0] / count / 1e9)
     return min(seconds)
 

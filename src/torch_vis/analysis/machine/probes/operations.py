@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-from torch_vis.analysis.machine.probes.probe import Probe, ProbeSampler, Work, backward, without_gradients
+from torch_vis.analysis.machine.probes import Probe, ProbeSampler, Work, backward, without_gradients
 
 WIDTHS = [
     *range(64, 129, 32),
