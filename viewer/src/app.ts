@@ -6,7 +6,7 @@ import { fillOf, measures, rangeOf, type Measure, type Range } from "./draw/heat
 import { face, HEADER, headerWidth } from "./draw/measure.ts";
 import type { Look, Paint } from "./draw/painter.ts";
 import { laidOut } from "./draw/columns.ts";
-import type { Hit, Scene } from "./draw/scene.ts";
+import type { EdgeHit, Hit, Scene } from "./draw/scene.ts";
 import { blend, DARK, FAMILIES, LIGHT, type Theme } from "./draw/theme.ts";
 import { LayoutClient } from "./layout/client.ts";
 import { ROOM, type Room } from "./layout/layered.ts";
@@ -25,7 +25,7 @@ import {
 import { compose } from "./tree/picture.ts";
 
 export type Mode = "side" | "over" | "forward" | "backward" | "optimizer";
-export type PageEvent = "scene" | "select" | "look" | "camera";
+export type PageEvent = "scene" | "select" | "look" | "camera" | "clock" | "hover";
 
 const MOST_TO_OPEN = 60_000;
 
@@ -44,11 +44,19 @@ export class App {
   selected: Box | null = null;
   node = -1; // the operation whose facts are shown, where it is not the selected box itself
   hover: Box | null = null;
+  /** The edges that the pointer is on, and those that are selected instead of a box. */
+  hoverEdges: EdgeHit[] = [];
+  edges: EdgeHit[] = [];
+  /** The first and the last operation of what the pointer is on, in the graph or in a chart. */
+  hoverSpan: [first: number, last: number] | null = null;
+  /** The span of time that charts show together; null: all of it. */
+  clock: { from: number; to: number } | null = null;
   marked: Set<Box> | null = null;
   private markedNodes: Uint8Array | null = null;
   range: Range = { least: 0, most: 0 }; // of the heat map, over what is drawn
   layoutMs = 0;
   room: Room = ROOM; // what the picture should fit in, to be read without zooming
+  lower = 1; // of the height of that room, what a layout is made for: less sets chains in more columns
   private readonly rootsByPhases = new Map<string, Box>();
   private readonly listeners = new Map<PageEvent, (() => void)[]>();
   private levels: number | undefined;
@@ -144,9 +152,10 @@ export class App {
         title: titleOf(root),
       };
     });
-    const scene = await laidOut(this.client, parts, this.room);
+    const scene = await laidOut(this.client, parts, { w: this.room.w, h: this.room.h * this.lower });
     if (turn !== this.turn) return false;
     this.scene = scene;
+    this.hoverEdges = this.edges = [];
     this.layoutMs = performance.now() - started;
     this.computeHeatRange();
     this.mark(this.markedNodes);
@@ -181,6 +190,44 @@ export class App {
   select(box: Box | null, node = box ? box.node : -1): void {
     this.selected = box;
     this.node = node;
+    this.edges = [];
+    this.highlight();
+    this.emit("select");
+  }
+
+  /** What the pointer is on: a box of the graph, or an operation in a chart, whose box is brought out then. */
+  point(box: Box | null, node = -1): void {
+    let span: App["hoverSpan"] = node >= 0 ? [node, node] : null;
+    if (box && box.start >= 0 && box.end > box.start) {
+      const nodes = box.forest.order.subarray(box.start, box.end);
+      span = [nodes.reduce((a, b) => Math.min(a, b)), nodes.reduce((a, b) => Math.max(a, b))];
+    }
+    const isSame = span?.[0] === this.hoverSpan?.[0] && span?.[1] === this.hoverSpan?.[1];
+    this.hover = node >= 0 ? this.leafOf(node) : box;
+    this.hoverSpan = span;
+    if (!isSame) this.emit("hover");
+  }
+
+  /** The box that stands for an operation in what is drawn. */
+  private leafOf(node: number): Box | null {
+    for (const { picture } of this.scene?.columns ?? []) {
+      const item = picture.forest.position[node] >= 0 ? picture.leaf[picture.forest.position[node]] : -1;
+      if (item >= 0) return picture.items[item].box;
+    }
+    return null;
+  }
+
+  setClock(from: number, to: number): void {
+    if (this.clock?.from === from && this.clock.to === to) return;
+    this.clock = { from, to };
+    this.emit("clock");
+  }
+
+  /** Select the edges that share a line, instead of a box. */
+  selectEdges(edges: EdgeHit[]): void {
+    this.selected = null;
+    this.node = -1;
+    this.edges = edges;
     this.highlight();
     this.emit("select");
   }
@@ -200,10 +247,10 @@ export class App {
     return null;
   }
 
-  /** Select the call of a module, opening what is around it. */
-  pickScope(scope: number): Box | null {
+  /** Select the call of a module, opening what is around it; in a phase where it has operations there. */
+  pickScope(scope: number, phase: number = Phase.FORWARD): Box | null {
     const ordered = [...this.roots].sort(
-      (a, b) => Number(b.forest.phases.includes(Phase.FORWARD)) - Number(a.forest.phases.includes(Phase.FORWARD)),
+      (a, b) => Number(b.forest.phases.includes(phase)) - Number(a.forest.phases.includes(phase)),
     );
     for (const root of ordered) {
       const { forest } = root;
@@ -255,6 +302,7 @@ export class App {
   private highlight(): void {
     this.highlighted = [];
     this.links = [];
+    for (const { column, edge } of this.edges) this.highlighted.push({ column, edge, as: "edge" });
     if (!this.scene || !this.selected) return;
     const hit = this.scene.find(this.selected);
     if (!hit) return;
@@ -334,12 +382,22 @@ export class App {
       paint: (box) => this.paint(box, theme),
       selected: this.selected,
       hover: this.hover,
-      highlighted: this.highlighted,
+      highlighted: this.hoverEdges.length
+        ? [...this.highlighted, ...this.hoverEdges.map((hit) => ({ ...hit, as: "edge" as const }))]
+        : this.highlighted,
       marked: this.marked,
       links: this.links,
       labels: this.labels,
       isHeat: this.heat !== null,
+      heatText: (box) => this.heatText(box),
     };
+  }
+
+  /** What a box has of the measure that is chosen, as boxes and tips say it. */
+  heatText(box: Box): string {
+    if (!this.heat || box.start < 0) return "";
+    const amount = this.heat.of(box);
+    return amount === null ? "" : (this.heat.isLow?.(box) ? "≥ " : "") + this.heat.show(amount);
   }
 
   paint(box: Box, theme: Theme): Paint {
@@ -354,6 +412,7 @@ export class App {
     }
     if (this.run.difference)
       return { fill: theme.difference[box.difference], accent, far: theme.differenceFar[box.difference] };
+    if (box.kind === "bundle" || box.isAdded) return { fill: theme.unknown, accent: theme.faint, far: theme.faint };
     const isPlain = box.kind !== "op" && this.family(box) === "module";
     return { fill: isPlain ? theme.card : blend(theme.card, accent, theme.dark ? 0.22 : 0.13), accent, far: accent };
   }

@@ -23,7 +23,6 @@ async function begin(): Promise<void> {
   const shell = new Shell(app);
   waiting.remove();
   await shell.begin(location.hash);
-  window.addEventListener("hashchange", () => location.reload());
   window.torchVis.connect(app, shell, performance.now() - started);
 }
 

@@ -14,11 +14,15 @@ import type { App, Mode } from "./app.ts";
 import { isRecomputed } from "./data/recomputed.ts";
 import { DIFFERENCES } from "./data/run.ts";
 import { PHASES } from "./data/schema.gen.ts";
+import { tensorBytes } from "./draw/edges.ts";
+import { handedOver } from "./draw/labels.ts";
+import { shapeOf } from "./draw/measure.ts";
 import type { Camera } from "./draw/painter.ts";
 import type { Hit, Rect } from "./draw/scene.ts";
 import { toSvg } from "./draw/svg.ts";
 import { pngOf, selectionJson, selectionMarkdown } from "./panels/exports.ts";
 import type { Bar } from "./panels/flamechart.ts";
+import { hasClosed, isRepeat } from "./input/first_view.ts";
 import type { Shell } from "./shell.ts";
 import type { Box, Kind, Opening } from "./tree/box.ts";
 import { openingOf } from "./tree/expansion.ts";
@@ -31,10 +35,17 @@ export interface DrawnBox {
   /** The frame around it, by its id; "" for none. */
   parent: string;
   kind: Kind;
+  /** What it is called, its class or operator, and the type of what it hands out; "" where there is none. */
+  name: string;
+  cls: string;
+  shape: string;
+  /** The same as `name`, and the second line of a box as far as it is no shape. */
   label: string;
   type: string;
   /** The path of a module; the module around anything else. */
   path: string;
+  /** The phase that it is drawn in, several joined by "+"; and each of them. */
+  phase: string;
   phases: string[];
   /** The operation that it is, and the call of a module that a selection of it means; -1 for none. */
   node: number;
@@ -46,6 +57,11 @@ export interface DrawnBox {
   shown: number;
   odd: readonly number[];
   isRecomputed: boolean;
+  /** Whether the recording added it to what the program did, and whether it stands for several calls of modules. */
+  isAdded: boolean;
+  isRepeat: boolean;
+  /** Whether it makes a tensor at all. */
+  hasOutput: boolean;
   /** In a comparison: same, added, removed or changed, and what a module was called before. */
   status: string;
   was: string;
@@ -57,8 +73,12 @@ export interface DrawnBox {
   /** Its colour, and the one that it has from afar. */
   fill: string;
   farFill: string;
-  rect: Rect;
-  /** The same on the sheet that the camera looks at. */
+  /** The size of the letters of its name on the screen; 0 while it is not drawn. */
+  fontPx: number;
+  rect: [x: number, y: number, w: number, h: number];
+  /** Whether any of it is in the window. */
+  inView: boolean;
+  /** Where it is on the sheet that the camera looks at. */
   sheet: Rect;
 }
 
@@ -69,6 +89,12 @@ export interface DrawnEdge {
   target: string;
   from: string;
   to: string;
+  /** The type of the tensor that it stands for, its bytes, and whether a loop hands it to its next turn. */
+  shape: string;
+  bytes: number | null;
+  isCarried: boolean;
+  /** The corners of the line in the window; none for what very many read, which is named at its readers. */
+  points: [x: number, y: number][];
   /** Where it is a line, the two ends of each piece of it, on the sheet; what very many read is named at its readers instead. */
   pieces: [[x: number, y: number], [x: number, y: number]][];
 }
@@ -109,6 +135,9 @@ export interface State {
   brush: [from: number, to: number] | null;
   /** How many boxes a search or a brush brings out; null where all are alike. */
   marked: number | null;
+  /** Where the graph is in the window, and whether a box is closed that has modules in it. */
+  canvas: [x: number, y: number, w: number, h: number];
+  canOpen: boolean;
   /** The size of the sheet. */
   width: number;
   height: number;
@@ -146,17 +175,31 @@ export class Port {
   }
 
   edges(): DrawnEdge[] {
+    const { camera, canvas } = this.page.shell.view;
+    const origin = canvas.getBoundingClientRect();
     return (this.page.app.scene?.columns ?? []).flatMap(({ picture, results, frameX, frameY }, column) =>
       picture.edges.map((edge) => {
         const [source, target] = [edge.source, edge.target].map((item) => picture.items[item].box);
         const pieces: DrawnEdge["pieces"] = [];
+        const points: DrawnEdge["points"] = [];
         for (let i = 0; i < edge.lines.length; i += 2) {
           const [frame, line] = [edge.lines[i], edge.lines[i + 1]];
           const { path, pathStart } = results[frame];
           const at = (row: number): [number, number] => [frameX[frame] + path[row], frameY[frame] + path[row + 1]];
           pieces.push([at(pathStart[line]), at(pathStart[line + 1] - 2)]);
+          for (let row = pathStart[line]; row < pathStart[line + 1]; row += 2) {
+            const [x, y] = at(row);
+            points.push([origin.left + x * camera.scale + camera.x, origin.top + y * camera.scale + camera.y]);
+          }
         }
-        return { column, source: source.key, target: target.key, from: source.label, to: target.label, pieces };
+        const value = handedOver(picture, edge);
+        const facts = {
+          shape: source.run.typeText(value),
+          bytes: tensorBytes(source.run, value),
+          isCarried: edge.carried,
+        };
+        const names = { source: source.key, target: target.key, from: source.label, to: target.label };
+        return { column, ...names, ...facts, points, pieces };
       }),
     );
   }
@@ -229,12 +272,21 @@ export class Port {
   }
 
   /** The box that is selected, drawn or not. */
-  selection(): (Omit<DrawnBox, "rect" | "sheet"> & { rect: Rect | null }) | null {
+  selection(): (Omit<DrawnBox, "rect" | "sheet"> & { rect: DrawnBox["rect"] | null }) | null {
     const { app } = this.page;
     if (!app.selected) return null;
     const hit = app.scene?.find(app.selected);
     if (hit) return this.describe(hit);
-    return { ...this.facts(app.selected), column: -1, parent: "", rect: null };
+    return { ...this.facts(app.selected), column: -1, parent: "", fontPx: 0, inView: false, rect: null };
+  }
+
+  /** The lines that are selected, by the labels of the boxes at their ends. */
+  selectedEdges(): { from: string; to: string }[] {
+    const { app } = this.page;
+    return app.edges.map(({ column, edge }) => {
+      const { items, edges } = app.scene!.columns[column].picture;
+      return { from: items[edges[edge].source].box.label, to: items[edges[edge].target].box.label };
+    });
   }
 
   /** The operation whose facts are shown; -1 for none. */
@@ -253,7 +305,10 @@ export class Port {
 
   state(): State {
     const { app, shell } = this.page;
+    const { left, top, width, height } = shell.view.canvas.getBoundingClientRect();
     return {
+      canvas: [left, top, width, height],
+      canOpen: app.roots.some(hasClosed),
       mode: app.mode,
       heat: app.heat?.id ?? null,
       theme: app.theme.dark ? "dark" : "light",
@@ -376,6 +431,19 @@ export class Port {
     return this.page.shell.goScope(scope);
   }
 
+  /** Search as if it were typed: what is hit is brought out; returns the modules and operations that are listed, best first. */
+  search(text: string): { path: string; name: string; cls: string; node: number; scope: number }[] {
+    const { app, shell } = this.page;
+    shell.search.show(text);
+    return shell.search.hits().map(({ node, scope }) => ({
+      path: app.run.path(scope),
+      name: node >= 0 ? app.run.name(node) : app.run.label(scope),
+      cls: node >= 0 ? app.run.op(node) : app.run.module(scope)[1],
+      node,
+      scope: node >= 0 ? -1 : scope,
+    }));
+  }
+
   /** Colour boxes by a metric; "" for none. */
   heat(metric: string): void {
     this.page.app.setHeat(metric);
@@ -467,21 +535,25 @@ export class Port {
     const sheet = scene.rect(hit);
     const { scale, x, y } = shell.view.camera;
     const origin = shell.view.canvas.getBoundingClientRect();
+    const rect: DrawnBox["rect"] = [
+      origin.left + sheet.x * scale + x,
+      origin.top + sheet.y * scale + y,
+      sheet.w * scale,
+      sheet.h * scale,
+    ];
+    const [left, top, w, h] = rect;
     return {
       ...this.facts(item.box),
       column: hit.column,
       parent: around < 0 ? "" : picture.items[around].box.key,
-      rect: {
-        x: origin.left + sheet.x * scale + x,
-        y: origin.top + sheet.y * scale + y,
-        w: sheet.w * scale,
-        h: sheet.h * scale,
-      },
+      fontPx: shell.view.painter.nameSizes.get(item.box) ?? 0,
+      rect,
+      inView: left < origin.right && left + w > origin.left && top < origin.bottom && top + h > origin.top,
       sheet,
     };
   }
 
-  private facts(box: Box): Omit<DrawnBox, "column" | "parent" | "rect" | "sheet"> {
+  private facts(box: Box): Omit<DrawnBox, "column" | "parent" | "fontPx" | "rect" | "inView" | "sheet"> {
     const { app } = this.page;
     const { run, forest, subject } = box;
     const heat = box.start >= 0 ? (app.heat?.of(box) ?? null) : null;
@@ -491,9 +563,13 @@ export class Port {
     return {
       id: box.key,
       kind: box.kind,
+      name: box.label,
+      cls: box.kind === "op" ? run.op(box.node) : isEnd ? box.kind : box.type,
+      shape: shapeOf(box),
       label: box.label,
       type: box.type,
       path: isEnd ? "" : run.path(first < 0 ? ~first : run.nodeScope[first]),
+      phase: forest.phases.map((phase) => PHASES[phase]).join("+"),
       phases: forest.phases.map((phase) => PHASES[phase]),
       node: box.node,
       scope: subject.scope,
@@ -503,10 +579,13 @@ export class Port {
       shown: box.shown,
       odd: box.oddInstances,
       isRecomputed: box.recomputed,
+      isAdded: box.isAdded,
+      isRepeat: isRepeat(box),
+      hasOutput: isEnd || box.forest.order.subarray(box.start, box.end).some((node) => run.outputs(node).length > 0),
       status: DIFFERENCES[box.difference],
       was: box.was,
       heat,
-      heatText: heat === null ? "" : app.heat!.show(heat),
+      heatText: app.heatText(box),
       isLow: box.start >= 0 && (app.heat?.isLow?.(box) ?? false),
       fill: paint.fill,
       farFill: paint.far,

@@ -1,17 +1,18 @@
 /** The page around the graph: bar, panels, dock; it puts the parts together and carries out what they ask for. */
 
 import type { App, Mode } from "./app.ts";
-import { PHASES } from "./data/schema.gen.ts";
+import { Phase, PHASES } from "./data/schema.gen.ts";
 import { button, h, replace } from "./dom.ts";
 import { plural } from "./data/text.ts";
 import { absentMeasures } from "./draw/heat.ts";
 import { View } from "./draw/view.ts";
 import { actionsOf } from "./input/actions.ts";
 import { applyOpen, decode, encode } from "./input/hash.ts";
+import { ViewHistory } from "./input/history.ts";
 import { openFirstView } from "./input/first_view.ts";
 import { listen } from "./input/keyboard.ts";
 import { ResizeDebounce } from "./input/resize_debounce.ts";
-import { sideGrip } from "./input/sidebar.ts";
+import { dockGrip, sideGrip } from "./input/sidebar.ts";
 import { Details } from "./panels/details.ts";
 import { copyMarkdown, saveJson, savePng, saveSvg } from "./panels/exports.ts";
 import { FlameChart } from "./panels/flamechart.ts";
@@ -22,8 +23,9 @@ import { SearchBox } from "./panels/searchbox.ts";
 import { Summary } from "./panels/summary.ts";
 import { Timeline } from "./panels/timeline.ts";
 import type { Box } from "./tree/box.ts";
-import { depthOf, eachShown, openingOf } from "./tree/expansion.ts";
+import { depthOf, eachShown, openingOf, restore, snapshot, type Openings } from "./tree/expansion.ts";
 
+const DOCKS = ["memory", "time"];
 const NARROW = 820; // pixels: below, the side panel lies on the graph
 
 export class Shell {
@@ -36,12 +38,12 @@ export class Shell {
   readonly flame: FlameChart;
   readonly help = helpSheet();
   readonly legend = h("div", { class: "legend" });
-  readonly status = h("div", { class: "status", role: "status" });
   readonly toast = h("div", { class: "toast", hidden: true, role: "status" });
   private readonly side = h("div", { class: "side-body" });
   private readonly tabs = new Map<string, HTMLButtonElement>();
   private readonly dockTabs = new Map<string, HTMLButtonElement>();
   private readonly dock = h("div", { class: "dock", hidden: true });
+  private readonly dockGrip = dockGrip(this.dock);
   readonly heat = h("select", { title: "Colour boxes by a measure (h)", "aria-label": "Heat map" });
   readonly mode = h("select", { title: "Phases (g)", "aria-label": "Phases" });
   private readonly depth = h("span", { class: "depth" });
@@ -50,6 +52,7 @@ export class Shell {
   private resizeDebounce!: ResizeDebounce;
   private hashWait = 0;
   private hashReady = false;
+  private readonly history = new ViewHistory<Openings[]>((hash, openings) => void this.show(hash, openings));
 
   constructor(readonly app: App) {
     this.view = new View(app);
@@ -61,18 +64,20 @@ export class Shell {
       (scope, stay) => void this.goScope(scope, stay),
       () => this.later(),
     );
-    this.summary = new Summary(app, go, goScope);
+    this.summary = new Summary(app, go, goScope, (query, heat) => this.ask(query, heat));
     this.search = new SearchBox(app, go, goScope, () => this.view.redraw());
     this.timeline = new Timeline(app, go);
-    this.flame = new FlameChart(app, go, goScope);
+    this.flame = new FlameChart(app, go, (scope, phase) => void this.goScope(scope, false, phase));
+    new ResizeObserver(() => this.dock.style.setProperty("--list", `${this.timeline.list.offsetWidth}px`)).observe(
+      this.timeline.list,
+    );
     this.view.act = (action, box) => void this.onZone(action, box);
     app.on("select", () => {
-      if ((app.selected || app.node >= 0) && !this.staying) this.showTab("details");
+      if ((app.selected || app.node >= 0 || app.edges.length) && !this.staying) this.showTab("details");
       this.later();
     });
     app.on("scene", () => {
       this.depth.textContent = String(Math.max(...app.roots.map(depthOf), 0));
-      this.status.textContent = this.statusText();
       this.drawLegend();
     });
     app.on("look", () => {
@@ -167,7 +172,7 @@ export class Shell {
       ["memory", "Memory timeline"],
       ["time", "Time flame chart"],
     ]) {
-      const tab = button(label, `${label} (${name[0]})`, () => this.showDock(this.docked === name ? "" : name));
+      const tab = button(label, `${label} (${name[0]})`, () => this.toggleDock(name));
       this.dockTabs.set(name, tab);
       dockTabs.append(tab);
     }
@@ -178,7 +183,6 @@ export class Shell {
       button("−", "Zoom out (−)", () => this.view.zoom(1 / 1.3)),
     );
     const corner = button("«", "Show the panel", () => this.showSide(true), { class: "icon show-side" });
-    const key = h("details", { class: "legend-box" }, h("summary", {}, "Legend"), this.legend);
     const aside = h("aside", { "aria-label": "Facts" });
     aside.append(
       sideGrip(aside, () => this.view.redraw()),
@@ -195,22 +199,20 @@ export class Shell {
           { class: "stage" },
           this.view.canvas,
           this.view.tip,
-          key,
           this.view.mini.canvas,
           zoom,
           corner,
           this.toast,
           app.run.count ? null : h("p", { class: "nothing" }, "No operation ran, so there is no graph to draw."),
         ),
-        h("footer", {}, dockTabs, this.status),
+        h("footer", {}, dockTabs, this.legend),
         this.dock,
       ),
       aside,
       this.help,
     );
-    this.view.overlays = [key, zoom, corner, aside]; // the last lies on the graph where the window is narrow
-    this.resizeDebounce = new ResizeDebounce(app, this.view, key);
-    this.resizeDebounce.foldLegend();
+    this.view.overlays = [zoom, corner, aside]; // the last lies on the graph where the window is narrow
+    this.resizeDebounce = new ResizeDebounce(app, this.view);
     new ResizeObserver(() => document.body.style.setProperty("--bar", `${bar.offsetHeight}px`)).observe(bar);
     document.body.classList.toggle("no-side", innerWidth <= NARROW);
     this.showTab("summary");
@@ -227,6 +229,13 @@ export class Shell {
       ),
     );
     this.heat.addEventListener("change", () => app.setHeat(this.heat.value));
+    // Keys belong to the graph again as soon as something was chosen.
+    for (const select of [this.heat, this.mode]) {
+      select.addEventListener("change", () => select.blur());
+      select.addEventListener("keydown", (event) => {
+        if (event.key === "Escape") select.blur();
+      });
+    }
     const modes: [Mode, string][] =
       app.phases.length > 1
         ? [
@@ -242,14 +251,20 @@ export class Shell {
 
   async setMode(mode: Mode): Promise<void> {
     this.mode.value = mode;
-    this.app.room = this.view.room;
+    this.resetRoom();
     this.app.setMode(mode);
     if (await this.app.relayout()) this.view.begin();
     this.app.select(this.app.selected, this.app.node);
   }
 
-  async setDepth(depth: number): Promise<void> {
+  /** Lay out for the window as it is now. */
+  private resetRoom(): void {
     this.app.room = this.view.room;
+    this.app.lower = 1;
+  }
+
+  async setDepth(depth: number): Promise<void> {
+    this.resetRoom();
     this.app.setDepth(depth);
     if (await this.app.relayout()) this.view.fit();
   }
@@ -271,10 +286,16 @@ export class Shell {
   }
 
   async openEverything(): Promise<void> {
-    this.app.room = this.view.room;
+    this.resetRoom();
     const whole = this.app.openEverything();
     if (await this.app.relayout()) this.view.fit();
     if (!whole) this.say("as much as can be drawn is open; the last parts stay closed");
+  }
+
+  /** Bring out what a search finds, coloured by a measure. */
+  private ask(query: string, heat: string): void {
+    this.search.show(query);
+    if (heat) this.app.setHeat(heat);
   }
 
   /** Lay out again and keep a box where it was on the screen. */
@@ -327,14 +348,18 @@ export class Shell {
   }
 
   /** Go to the call of a module; with `stay`, the panel that asked for it stays in front. */
-  async goScope(scope: number, stay = false): Promise<void> {
-    const box = this.app.pickScope(scope);
-    if (box?.isView) this.app.views = true;
+  async goScope(scope: number, stay = false, phase: number = Phase.FORWARD): Promise<void> {
+    const box = this.app.pickScope(scope, phase);
+    if (!box) {
+      this.say(`${this.app.run.where(scope)} ran no operation: there is nothing to show`);
+      return;
+    }
+    if (box.isView) this.app.views = true;
     await this.refresh(null);
     this.staying = stay;
     this.app.select(box);
     this.staying = false;
-    if (box) this.view.flyToBox(box, true);
+    this.view.flyToBox(box, true);
   }
 
   private staying = false;
@@ -358,16 +383,25 @@ export class Shell {
     this.later();
   }
 
-  showDock(name: string): void {
-    if (this.docked === "memory" && name !== "memory") this.timeline.clear();
-    this.docked = name;
-    this.dock.hidden = !name;
-    for (const [other, tab] of this.dockTabs) tab.setAttribute("aria-pressed", String(other === name));
-    const panel = name === "memory" ? this.timeline : name === "time" ? this.flame : null;
-    replace(this.dock, panel ? panel.element : "");
-    panel?.show();
+  /** Show the charts below: "memory", "time", both as "memory+time", or none. */
+  showDock(names: string): void {
+    const wanted = DOCKS.filter((name) => names.split("+").includes(name));
+    if (this.docked.includes("memory") && !wanted.includes("memory")) this.timeline.clear();
+    this.docked = wanted.join("+");
+    this.dock.hidden = !wanted.length;
+    this.dock.classList.toggle("both", wanted.length > 1);
+    for (const [other, tab] of this.dockTabs) tab.setAttribute("aria-pressed", String(wanted.includes(other)));
+    const panels = wanted.map((name) => (name === "memory" ? this.timeline : this.flame));
+    replace(this.dock, this.dockGrip, ...panels.map((panel) => panel.element));
+    this.timeline.follows = wanted.length > 1;
+    for (const panel of panels) panel.show();
     this.view.redraw();
     this.later();
+  }
+
+  toggleDock(name: string): void {
+    const shown = this.docked.split("+");
+    this.showDock((shown.includes(name) ? shown.filter((other) => other !== name) : [...shown, name]).join("+"));
   }
 
   switchTheme(): void {
@@ -382,13 +416,6 @@ export class Shell {
 
   private drawLegend(): void {
     replace(this.legend, ...legendOf(this.app));
-  }
-
-  private statusText(): string {
-    const { scene } = this.app;
-    let boxes = 0;
-    for (const column of scene?.columns ?? []) for (const item of column.picture.items) if (item.own < 0) boxes += 1;
-    return `${plural(boxes, "box")} shown`;
   }
 
   say(text: string): void {
@@ -433,29 +460,41 @@ export class Shell {
   }
 
   writeHash(): void {
-    const { view } = this;
+    const { app, view } = this;
     const panels = { tab: this.tab, sort: this.modules.order, brush: this.timeline.brush?.join("-") ?? "" };
-    const hash = encode(this.app, view.camera, view.size, this.docked, this.search.input.value, panels);
-    try {
-      history.replaceState(null, "", hash);
-    } catch {
-      // inside a notebook's frame an address cannot be changed, and there is none to share
-    }
+    const hash = encode(app, view.camera, view.size, this.docked, this.search.input.value, panels);
+    this.history.record(hash, app.roots.map(snapshot));
   }
 
-  /** Begin with what the address asks for, or with the first view. */
-  async begin(hash: string): Promise<void> {
+  /** One step back or forward in what was shown. */
+  undo(by: -1 | 1): void {
+    // A change that still waits to be written down is the step that is undone.
+    if (by < 0) this.writeHash();
+    if (!this.history.go(by)) this.say(by < 0 ? "nothing to undo" : "nothing to redo");
+  }
+
+  /** Show a view that was there before. */
+  private async show(hash: string, openings: Openings[] | null): Promise<void> {
+    clearTimeout(this.hashWait);
+    this.hashReady = false;
+    this.app.selected = null;
+    this.app.node = -1;
+    await this.begin(hash, openings);
+  }
+
+  /** Show what the address asks for, or the first view; `openings`: which boxes were open, where an address cannot say all. */
+  async begin(hash: string, openings: Openings[] | null = null): Promise<void> {
     const { app, view } = this;
     const wanted = decode(hash);
     app.themeChoice = wanted.theme;
     document.documentElement.dataset.theme = app.theme.dark ? "dark" : "light";
     app.views = wanted.views;
     app.wholePath = wanted.path;
-    if (wanted.mode && [...this.mode.options].some((option) => option.value === wanted.mode)) {
-      this.mode.value = wanted.mode;
-      app.setMode(wanted.mode);
-    }
-    if (wanted.open === "all") app.openEverything();
+    const mode = [...this.mode.options].find((option) => option.value === wanted.mode)?.value ?? "side";
+    this.mode.value = mode;
+    app.setMode(mode as Mode);
+    if (openings) openings.forEach(restore);
+    else if (wanted.open === "all") app.openEverything();
     else if (wanted.open) for (const root of app.roots) applyOpen(root, wanted.open);
     if (wanted.node >= 0 && wanted.node < app.run.count) app.pickNode(wanted.node, true);
     else if (wanted.selected)
@@ -463,29 +502,24 @@ export class Shell {
         eachShown(root, (box) => {
           if (box.key === wanted.selected) app.selected = box;
         });
-    if (wanted.heat) app.setHeat(wanted.heat);
+    app.setHeat(wanted.heat);
     this.drawLegend();
     app.room = wanted.room ?? view.room;
+    app.lower = wanted.lower;
+    let seen: Box | null = null;
     if (wanted.open || wanted.node >= 0 || wanted.selected) await app.relayout();
-    else await openFirstView(app, view);
-    if (wanted.heat) {
-      this.heat.value = wanted.heat;
-      app.setHeat(wanted.heat);
-    }
-    if (wanted.dock === "memory" || wanted.dock === "time") this.showDock(wanted.dock);
-    if (wanted.brush && wanted.dock === "memory") this.timeline.setBrush(...wanted.brush);
+    else seen = await openFirstView(app, view);
+    if (wanted.heat) app.setHeat(wanted.heat);
+    this.showDock(wanted.dock);
+    if (wanted.brush && wanted.dock.includes("memory")) this.timeline.setBrush(...wanted.brush);
     this.modules.order = wanted.sort;
-    if (wanted.query) {
-      this.search.input.value = wanted.query;
-      this.search.run();
-      this.search.results.hidden = true;
-    }
-    if (app.selected) app.select(app.selected, app.node);
-    if (wanted.tab) this.showTab(wanted.tab);
+    this.search.show(wanted.query);
+    app.select(app.selected, app.node);
+    this.showTab(wanted.tab || "summary");
     if (wanted.at) {
       const [x, y, scale] = wanted.at;
       view.camera = { scale, x: view.size.w / 2 - x * scale, y: view.size.h / 2 - y * scale };
-    } else view.begin();
+    } else view.begin(false, seen);
     view.drawNow();
     this.hashReady = true;
   }

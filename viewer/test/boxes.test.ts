@@ -215,7 +215,8 @@ test("what ran again is the only thing marked", () => {
 test("in a comparison the one that was removed has its own name, and the one in its place says what it was", () => {
   const run = compared(tower(3), [0, 0, 0, 0, 2, 2, 2, 0, 0, 0, 0], new Array<number>(11).fill(0));
   setFolds(run, []);
-  run.tables.modules[5][0] = "layers.1"; // what was layers.2 has the number of the one that was removed
+  // What was layers.2 has the number of the one that was removed.
+  run.tables.modules[5][0] = run.data.labels[5] = "layers.1";
   run.data.compare = {
     a: "A",
     b: "B",
@@ -223,6 +224,7 @@ test("in a comparison the one that was removed has its own name, and the one in 
     notes: [],
     sides: [],
     changes: { texts: [], rows: [] },
+    lines: [],
     was: [[5, "layers.2"]],
   };
   const net = rootBox(new Forest(run, [0])).children[0];

@@ -86,34 +86,6 @@ test("the most that is alive within a stretch is not the sum of all that lived i
   assert.equal(most, Math.max(...memory.total.slice(from, to + 1)));
 });
 
-test("functions are called by their own name, whatever variable a program gave them", () => {
-  const run = makeRun({
-    modules: [
-      ["", "run"],
-      ["x", "torch.nn.functional.linear"],
-      ["y", "aten.relu.default"],
-      ["torch.nn.functional.gelu", "gelu"],
-    ],
-    scopes: [
-      [-1, 0],
-      [0, 1],
-      [0, 2],
-      [0, 3],
-    ],
-    ops: [1, 2, 3].map((scope) => ({ name: `op${scope}`, scope, reads: [-1] })),
-  });
-  for (const row of run.tables.modules.slice(1)) row[2] = "function";
-  const root = rootBox(new Forest(run, [0]));
-  assert.deepEqual(
-    root.children.map((box) => [box.label, box.type]),
-    [
-      ["linear", "torch.nn.functional.linear"],
-      ["relu", "aten.relu.default"],
-      ["gelu", "torch.nn.functional.gelu"],
-    ],
-  );
-});
-
 test("a partition says that a graph break ends it", () => {
   const run = makeRun({
     modules: [

@@ -27,6 +27,35 @@ test("words, patterns and filters", () => {
   assert.equal(search(run, "Block").scopes.length, 3);
 });
 
+test("what a person most likely means comes first: the last part of a path, any part, the operator, the class", () => {
+  const run = makeRun({
+    modules: [
+      ["", "Net"],
+      ["conv1", "Conv2d"],
+      ["layer.conv2", "Conv2d"],
+      ["conv2.inner", "Block"],
+      ["layer.conv20", "Other"],
+    ],
+    scopes: [
+      [-1, 0],
+      [0, 1],
+      [0, 2],
+      [0, 3],
+      [0, 4],
+    ],
+    ops: [1, 2, 3, 4].map((scope) => ({ name: scope === 3 ? "relu" : "conv2d", scope, reads: [-1], shape: [2] })),
+  });
+  const result = search(run, "conv2");
+  assert.deepEqual(
+    result.scopes.map((scope) => run.path(scope)),
+    ["layer.conv2", "layer.conv20", "conv2.inner", "conv1"],
+  );
+  assert.deepEqual(result.nodes, [0, 1, 3, 2], "operators of that name before what only stands in such a module");
+  assert.ok(result.scopeRank[2] < result.nodeRank[0] && result.nodeRank[0] < result.scopeRank[3]);
+  assert.deepEqual("layer.conv2".match(result.marks!), ["conv2"]);
+  assert.equal(search(run, "time>1").marks, null);
+});
+
 test("a filter of modules takes all that is inside, and lists the calls", () => {
   const run = tower(3);
   assert.equal(search(run, "class:Net").total, run.count);

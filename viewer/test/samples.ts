@@ -75,6 +75,10 @@ export function makeRun({ modules, scopes, ops, folds = [] }: Sample): Run {
   columns.set("node_link", ints(ops.map((op) => op.link ?? -1)));
   columns.set("node_phase", ints(ops.map((op) => op.phase ?? 0)));
   columns.set("node_flags", ints(ops.map((op) => (op.view ? 16 : 0))));
+  columns.set("node_passing", ints(ops.map((op) => (op.view ? 1 : 0))));
+  const roots = [0];
+  for (const [i, op] of ops.entries()) roots.push(op.view ? roots[op.reads[0] + 1] : i + 1);
+  columns.set("value_root", ints(roots));
   const reads = ops.flatMap((op) => op.reads.map((from) => from + 1)); // value 0 is the input
   const starts = [0];
   for (const op of ops) starts.push(starts[starts.length - 1] + op.reads.length);
@@ -93,6 +97,7 @@ export function makeRun({ modules, scopes, ops, folds = [] }: Sample): Run {
   columns.set("scope_parent", ints(scopes.map(([parent]) => parent)));
   columns.set("scope_module", ints(scopes.map(([, module]) => module)));
   columns.set("scope_call", ints(scopes.map(() => 0)));
+  columns.set("scope_label", ints([...scopes.keys()]));
   columns.set("storage_bytes", ints([16, ...ops.map(() => 16)]));
   columns.set("storage_birth", ints([-1, ...ops.map((_, i) => i)]));
   columns.set("storage_death", ints([ops.length + 1, ...ops.map((_, i) => i + 2)]));
@@ -110,6 +115,8 @@ export function makeRun({ modules, scopes, ops, folds = [] }: Sample): Run {
     limits: [],
     meta: { model: "Sample" },
     families: {},
+    names: {},
+    labels: scopes.map(([parent, module]) => labelOf(modules[module], parent < 0 ? "" : modules[scopes[parent][1]][0])),
     class_families: {},
     arguments: {},
     metrics: [{ name: "time_ns", along: "node", masked: false }],
@@ -127,6 +134,11 @@ export function makeRun({ modules, scopes, ops, folds = [] }: Sample): Run {
   const run = new Run(tables, columns);
   setFolds(run, folds);
   return run;
+}
+
+/** As Python names it: the path below the module that it is in. */
+function labelOf([path, type]: [path: string, type: string], above: string): string {
+  return !path ? type : above ? path.slice(above.length + 1) : path;
 }
 
 /** A model with a stem, so many equal layers of two operations with a skip, and a head; `odd` has another shape. */

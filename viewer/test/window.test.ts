@@ -104,6 +104,20 @@ test("of the height of a frame, one that holds much has more than small ones bes
   assert.ok(middle.width < 2 * first.width, `it need not be wrapped: ${middle.width}`);
 });
 
+test("frames in frames, however many levels, are as tall as what stands in them and their names", () => {
+  const nested = (levels: number): FrameSpec[] =>
+    Array.from({ length: levels }, (_, level) => {
+      const spec = { ...plainSpec(2), header: 30 };
+      if (level + 1 < levels) spec.child[1] = level + 1;
+      Object.assign(spec, linesOf(chain(2)), { srcPort: Int32Array.of(-1), dstPort: Int32Array.of(-1) });
+      return spec;
+    });
+  const [few] = new Layout().all(nested(30));
+  const [many] = new Layout().all(nested(2000));
+  assert.ok(few.header > 30, "the name of a frame that holds frames has more room");
+  assert.ok(many.height < 2000 * 300, `${many.height}`);
+});
+
 test("parts that nothing joins are set in rows, about as wide as the window is", () => {
   const pairs = Array.from({ length: 200 }, (_, i): [number, number] => [2 * i, 2 * i + 1]);
   const cells = cellsOf(400);
@@ -237,9 +251,15 @@ function sceneOf(layers: number, open = true): Scene {
   return new Scene([{ picture, results, title: "forward · 1,234,567 operations", up: false }]);
 }
 
+test("a line has no label where the box that it comes from says the same", () => {
+  const [column] = sceneOf(4).columns;
+  column.picture.frames.forEach((_, number) => assert.deepEqual(labelsOf(column, number), []));
+});
+
 test("labels lie on no box, on no name and on no other label", () => {
   const scene = sceneOf(4);
   const [column] = scene.columns;
+  for (const { box } of column.picture.items) Object.defineProperty(box, "output", { value: -1 });
   let seen = 0;
   column.picture.frames.forEach((frame, number) => {
     const labels = labelsOf(column, number);
@@ -295,17 +315,18 @@ test("names of frames lie on no box, and those of what frames are in have more r
         });
       }
       const holds = [...column.picture.specs[number].child].some((child) => child >= 0);
-      assert.ok(holds ? result.header > 30 : result.header === 30);
+      assert.ok(holds ? result.header >= 30 : result.header === 30);
     });
   }
   assert.ok(seen > 100, `${seen} names`);
 });
 
-test("a name on a small box is whole or says enough", () => {
+test("names on small boxes all have one size, and each is whole or says enough", () => {
   assert.deepEqual(fitted("addmm", "", 200, 0, 44, 0.5), { text: "addmm", size: 22 });
-  assert.equal(fitted("− addmm", "− ", 48, 0, 44, 0.4)?.text, "addmm", "its colour says the rest");
-  assert.equal(fitted("output", "", 20, 0, 44, 0.3), null, "and not ou…t");
-  assert.match(fitted("_scaled_dot_product", "", 120, 0, 44, 0.3)!.text, /^_sca.*…/);
+  assert.equal(fitted("− addmm", "− ", 80, 0, 44, 0.4)?.text, "addmm", "its colour says the rest");
+  assert.equal(fitted("output", "", 20, 0, 44, 0.4), null, "and not ou…t");
+  assert.match(fitted("_scaled_dot_product", "", 200, 0, 44, 0.4)!.text, /^_sca.*…/);
+  assert.equal(fitted("addmm", "", 200, 0, 44, 0.3), null, "no box is high enough for its letters");
 });
 
 test("a phase is as wide as its title, so that titles neither collide nor are cut off", () => {

@@ -1,6 +1,7 @@
 /** Which memory is alive when, and what for: as `Trace.memory()` has worked it out. */
 
 import type { Run } from "./run.ts";
+import { Flag } from "./schema.gen.ts";
 
 export class Memory {
   readonly birth: Int32Array;
@@ -40,11 +41,17 @@ export class Memory {
     return result;
   }
 
+  /** The first operation during which a block takes memory of its own: a sum in place lies where its first input did. */
+  private since(storage: number): number {
+    const birth = this.birth[storage];
+    return birth >= 0 && this.run.nodeFlags[birth] & Flag.IN_PLACE_SUM ? birth + 1 : birth;
+  }
+
   /** The blocks that are alive at some time from one operation to another, largest first. */
   alive(from: number, to: number): number[] {
     const results: number[] = [];
     for (let storage = 0; storage < this.use.length; storage++) {
-      if (this.birth[storage] <= to && this.death[storage] > from && this.bytes[storage] > 0) results.push(storage);
+      if (this.since(storage) <= to && this.death[storage] > from && this.bytes[storage] > 0) results.push(storage);
     }
     return results.sort((a, b) => this.bytes[b] - this.bytes[a]);
   }

@@ -8,12 +8,33 @@ import { Phase } from "./schema.gen.ts";
 import { parseAmount } from "./units.ts";
 
 export interface Found {
+  /** Operations and calls of modules, best first; views come last. */
   nodes: number[];
   scopes: number[];
+  /** How well each of them fits: lower is better, and the two lists can be merged by it. */
+  nodeRank: number[];
+  scopeRank: number[];
   total: number;
-  mask: Uint8Array; // by operation
+  /** By operation. */
+  mask: Uint8Array;
+  /** What is to be marked in the names that are shown; null where nothing can be. */
+  marks: RegExp | null;
   error: string;
 }
+
+/** How a word fits a name, best first: a module by the last part of its path, then any part of it; an operator; a class. */
+const Rank = {
+  NAME: 0,
+  NAME_START: 1,
+  NAME_PART: 2,
+  PATH: 3,
+  OP: 4,
+  OP_START: 5,
+  OP_PART: 6,
+  CLASS: 7,
+  INSIDE: 8,
+} as const;
+const VIEW_RANK = 10;
 
 /** What a person calls a metric. */
 const METRICS: Record<string, string> = {
@@ -39,10 +60,11 @@ const UNTOLD = new Set(["difference", "start_ns", "bound", "units"]);
 const MOST = 1000;
 const LEAST = 5; // letters of the word for what backward ran again, for it to be meant
 
-/** Looks into names; `again`: what backward ran again is meant as well. */
+/** Looks into names; `again`: what backward ran again is meant as well; `text`: as a pattern of the letters that it matches. */
 interface Word {
   in: (text: string) => boolean;
   again: boolean;
+  text: string;
 }
 
 interface Parsed {
@@ -54,33 +76,93 @@ interface Parsed {
 export function search(run: Run, text: string): Found {
   const { tests, words, error } = parse(run, text);
   const mask = new Uint8Array(run.count);
-  const result: Found = { nodes: [], scopes: [], total: 0, mask, error };
+  const result: Found = {
+    nodes: [],
+    scopes: [],
+    nodeRank: [],
+    scopeRank: [],
+    total: 0,
+    mask,
+    marks: marksOf(words),
+    error,
+  };
   if (error || (!tests.length && !words.length)) return result;
-  const moduleHit = run.tables.modules.map(([path, type]) => words.map((word) => word.in(path) || word.in(type)));
-  const callHit = run.tables.calls.map((_, call) => words.map((word) => word.in(run.callName[call])));
-  const views: number[] = [];
+  const moduleRanks = run.tables.modules.map(([path, type]) => words.map((word) => moduleRank(word, path, type)));
+  const callRanks = run.tables.calls.map((_, call) => words.map((word) => opRank(word, run.callName[call])));
+  const hits = new Ranked();
   for (let node = 0; node < run.count; node++) {
-    const inModule = moduleHit[run.scopeModule[run.nodeScope[node]]];
-    const inCall = callHit[run.nodeCall[node]];
-    if (!words.every(({ again }, i) => inModule[i] || inCall[i] || (again && isRepeated(run, node)))) continue;
-    if (!tests.every((test) => test.node(node))) continue;
+    const inModule = moduleRanks[run.scopeModule[run.nodeScope[node]]];
+    const inCall = callRanks[run.nodeCall[node]];
+    let rank = 0;
+    for (let i = 0; i < words.length; i++) {
+      const again = words[i].again && isRepeated(run, node);
+      // An operation that is named by its module alone comes after the module itself.
+      const fit = Math.min(inCall[i], inModule[i] < Infinity || again ? Rank.INSIDE : Infinity);
+      rank = Math.max(rank, fit);
+    }
+    if (rank === Infinity || !tests.every((test) => test.node(node))) continue;
     mask[node] = 1;
     result.total += 1;
-    const list = run.isView(node) ? views : result.nodes;
-    if (list.length < MOST) list.push(node);
+    hits.add(node, run.isView(node) ? rank + VIEW_RANK : rank);
   }
-  result.nodes.push(...views.slice(0, MOST - result.nodes.length)); // what is not drawn comes last
+  [result.nodes, result.nodeRank] = hits.best(MOST);
   if (tests.every((test) => test.scope)) {
-    for (let scope = 1; scope < run.scopes && result.scopes.length < MOST; scope++) {
-      const inModule = moduleHit[run.scopeModule[scope]];
-      if (
-        words.every(({ again }, i) => inModule[i] || (again && isOutermost(run, scope))) &&
-        tests.every((test) => test.scope!(scope))
-      )
-        result.scopes.push(scope);
+    const calls = new Ranked();
+    for (let scope = 1; scope < run.scopes; scope++) {
+      const inModule = moduleRanks[run.scopeModule[scope]];
+      let rank = 0;
+      for (let i = 0; i < words.length; i++)
+        rank = Math.max(
+          rank,
+          words[i].again && isOutermost(run, scope) ? Math.min(inModule[i], Rank.PATH) : inModule[i],
+        );
+      if (rank < Infinity && tests.every((test) => test.scope!(scope))) calls.add(scope, rank);
     }
+    [result.scopes, result.scopeRank] = calls.best(MOST);
   }
   return result;
+}
+
+/** Hits in the order of the run, by how well they fit. */
+class Ranked {
+  private readonly byRank: number[][] = [];
+
+  add(hit: number, rank: number): void {
+    (this.byRank[rank] ??= []).push(hit);
+  }
+
+  best(most: number): [hits: number[], ranks: number[]] {
+    const hits: number[] = [];
+    const ranks: number[] = [];
+    this.byRank.forEach((list, rank) => {
+      for (const hit of list.slice(0, most - hits.length)) {
+        hits.push(hit);
+        ranks.push(rank);
+      }
+    });
+    return [hits, ranks];
+  }
+}
+
+function moduleRank(word: Word, path: string, type: string): number {
+  const name = path.slice(path.lastIndexOf(".") + 1);
+  if (word.in(name)) return fit(word, name, Rank.NAME);
+  return word.in(path) ? Rank.PATH : word.in(type) ? Rank.CLASS : Infinity;
+}
+
+function opRank(word: Word, name: string): number {
+  return word.in(name) ? fit(word, name, Rank.OP) : Infinity;
+}
+
+/** The whole name, its beginning, or a part of it: the rank given, and the next two. */
+function fit(word: Word, name: string, whole: number): number {
+  if (new RegExp(`^(?:${word.text})$`, "is").test(name)) return whole;
+  return new RegExp(`^(?:${word.text})`, "is").test(name) ? whole + 1 : whole + 2;
+}
+
+function marksOf(words: Word[]): RegExp | null {
+  const texts = words.map((word) => word.text).filter((text) => text && text !== ".*");
+  return texts.length ? new RegExp(texts.join("|"), "gi") : null;
 }
 
 function parse(run: Run, text: string): Parsed {
@@ -91,7 +173,7 @@ function parse(run: Run, text: string): Parsed {
     if (token.length > 2 && token.startsWith("/") && /\/i?$/.test(token)) {
       try {
         const pattern = new RegExp(token.slice(1, token.lastIndexOf("/")), "i");
-        parsed.words.push({ in: (name) => pattern.test(name), again: false });
+        parsed.words.push({ in: (name) => pattern.test(name), again: false, text: pattern.source });
       } catch {
         parsed.error = `${token} is no regular expression`;
       }
@@ -102,9 +184,10 @@ function parse(run: Run, text: string): Parsed {
     } else {
       const low = token.replaceAll('"', "").toLowerCase();
       const glob = /[*?]/.test(low) ? globbed(low) : null;
+      const pattern = escaped(low).replaceAll("\\*", ".*").replaceAll("\\?", ".");
       const again =
         low === AGAIN.trim() || (glob ? glob(RECOMPUTED) : low.length >= LEAST && RECOMPUTED.startsWith(low));
-      parsed.words.push({ in: glob ?? ((name) => name.toLowerCase().includes(low)), again });
+      parsed.words.push({ in: glob ?? ((name) => name.toLowerCase().includes(low)), again, text: pattern });
     }
   }
   return parsed;
@@ -167,4 +250,8 @@ function addField(run: Run, parsed: Parsed, [, not, name, raw]: RegExpExecArray)
   const test = fieldTest(run, name, raw.replaceAll('"', ""));
   if (typeof test === "string") parsed.error = test;
   else parsed.tests.push(not ? { node: (node) => !test.node(node) } : test);
+}
+
+function escaped(text: string): string {
+  return text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 }

@@ -1,7 +1,7 @@
 /** One recorded run: the graph's columns, and the questions that views ask of it. */
 
 import type { Column } from "./decode.ts";
-import { Flag, FLAGS, Kind, METRIC_INFO, Role, SHORT_DTYPE, type ColumnName } from "./schema.gen.ts";
+import { Flag, FLAGS, Kind, METRIC_INFO, Phase, Role, SHORT_DTYPE, type ColumnName } from "./schema.gen.ts";
 import type { Break, Metric, ModuleRow, Plain, Tables, TypeRow } from "./tables.ts";
 import { visibleAll } from "./text.ts";
 
@@ -25,6 +25,8 @@ export interface Stretch {
   times: number;
   /** The instances that are not like most of the others. */
   odd: readonly number[];
+  /** What a step of several elements is called. */
+  label: string;
 }
 
 export function shortName(op: string): string {
@@ -43,6 +45,10 @@ export class Run {
   readonly nodeLink: Column;
   readonly nodePhase: Column;
   readonly nodeFlags: Column;
+  /** Which operations are views that are looked through: worked out in Python, as roots are. */
+  private readonly nodePassing: Column;
+  /** For each value the one whose bytes it shows. */
+  readonly roots: Column;
   readonly inStart: Column;
   readonly outStart: Column;
   readonly inValue: Column;
@@ -58,30 +64,44 @@ export class Run {
   readonly scopeParent: Column;
   readonly scopeModule: Column;
   readonly scopeCall: Column;
+  private readonly scopeLabel: Column;
+  private readonly scopeOutput: Column;
   readonly metrics = new Map<string, Metric>();
   readonly callName: string[];
   readonly opIds: Int32Array;
   /** In a comparison, for each operation: 0 the same, 1 added, 2 removed, 3 changed. */
   readonly difference: Column | null;
-  private rootColumn: Int32Array | null = null;
   private readerStart: Int32Array | null = null;
   private readerNode: Int32Array | null = null;
   private linkStart: Int32Array | null = null;
   private linkNode: Int32Array | null = null;
+  private busy: Uint8Array | null = null;
 
   constructor(
     readonly data: Tables,
     readonly columns: Map<string, Column>,
   ) {
-    visibleAll([data.tables, data.meta, data.limits, data.breaks, data.compare, data.class_families]);
+    visibleAll([
+      data.tables,
+      data.meta,
+      data.limits,
+      data.breaks,
+      data.compare,
+      data.class_families,
+      data.labels,
+      data.names,
+    ]);
     this.tables = data.tables;
-    const column = (name: ColumnName): Column => columns.get(name) ?? new Int32Array(0);
+    const column = (name: ColumnName | "scope_label" | "scope_output"): Column =>
+      columns.get(name) ?? new Int32Array(0);
     this.nodeCall = column("node_call");
     this.nodeScope = column("node_scope");
     this.nodeSite = column("node_site");
     this.nodeLink = column("node_link");
     this.nodePhase = column("node_phase");
     this.nodeFlags = column("node_flags");
+    this.nodePassing = columns.get("node_passing") ?? new Int32Array(0);
+    this.roots = columns.get("value_root") ?? new Int32Array(0);
     this.inStart = column("in_start");
     this.outStart = column("out_start");
     this.inValue = column("in_value");
@@ -96,6 +116,8 @@ export class Run {
     this.scopeParent = column("scope_parent");
     this.scopeModule = column("scope_module");
     this.scopeCall = column("scope_call");
+    this.scopeLabel = column("scope_label");
+    this.scopeOutput = column("scope_output");
     this.difference = columns.get("metric:difference") ?? null;
     this.count = this.nodeCall.length;
     this.values = this.valueType.length;
@@ -111,12 +133,48 @@ export class Run {
       this.metrics.set(name, { name, along, values: columns.get(`metric:${name}`) ?? new Int32Array(0), known });
     }
     if (this.difference) for (const [name, delta] of Object.entries(COMPARED)) this.subtract(name, delta);
-    this.callName = data.tables.calls.map((call) => shortName(call[0]));
+    this.callName = data.tables.calls.map((call) => {
+      const name = shortName(call[0]);
+      return data.names[name] ?? name;
+    });
     const ids = new Map<string, number>();
     this.opIds = Int32Array.from(this.callName, (name) => {
       if (!ids.has(name)) ids.set(name, ids.size);
       return ids.get(name)!;
     });
+  }
+
+  /** Whether the recording added an operation to what the program did: to sum outputs, or to begin backward. */
+  isAdded(node: number): boolean {
+    this.added ??= new Set([...(this.data.added?.summed ?? []), ...(this.data.added?.seeds ?? [])]);
+    return this.added.has(node);
+  }
+
+  private added: Set<number> | null = null;
+
+  /** Whether a scope is the call of a function and not of a module. */
+  isFunction(scope: number): boolean {
+    return this.module(scope)[2] === "function";
+  }
+
+  /** What a call is called inside the module that it is in. */
+  label(scope: number): string {
+    return this.data.labels[this.scopeLabel[scope]] ?? this.module(scope)[1];
+  }
+
+  /** The value that the call of a module hands out; -1 where it hands out none. */
+  handedOut(scope: number): number {
+    return this.scopeOutput[scope] ?? -1;
+  }
+
+  /** Whether an operation ran in the call of a module, or in what it called. */
+  ranAnything(scope: number): boolean {
+    if (!this.busy) {
+      this.busy = new Uint8Array(this.scopes);
+      for (const own of this.nodeScope)
+        for (let at = own; at >= 0 && !this.busy[at]; at = this.scopeParent[at]) this.busy[at] = 1;
+    }
+    return this.busy[scope] === 1;
   }
 
   /** B − A of a metric; what only one of them has counts in full. */
@@ -177,6 +235,23 @@ export class Run {
     return name >= 0 ? this.tables.names[name] : `%${value}`;
   }
 
+  /** What a value is called: its name, or what made it and where. */
+  originText(value: number): string {
+    const named = [value, this.rootOf(value)].find((other) => this.valueName[other] >= 0);
+    if (named !== undefined) return this.valueLabel(named) + (named === value ? "" : " (view)");
+    const maker = this.producer[this.rootOf(value)];
+    if (maker < 0) return `%${value}`;
+    return `${this.name(maker)} in ${this.where(this.nodeScope[maker])}`;
+  }
+
+  /** Whether an operation of the backward pass adds gradients of one tensor up. */
+  addsGradients(node: number): boolean {
+    if (this.nodePhase[node] !== Phase.BACKWARD) return false;
+    return (
+      (this.nodeFlags[node] & Flag.IN_PLACE_SUM) !== 0 || (/^add_?$/.test(this.name(node)) && this.nodeLink[node] < 0)
+    );
+  }
+
   /** The call of a partition of a compiled program, by its number; -1 if it never ran. */
   partitionScope(partition: number): number {
     const module = this.tables.modules.findIndex(
@@ -221,28 +296,7 @@ export class Run {
 
   /** Whether an operation only looks at memory that is there: such ones are looked through, not drawn. */
   isView(node: number): boolean {
-    return (
-      (this.nodeFlags[node] & (Flag.VIEW | Flag.ESCAPE)) === Flag.VIEW && !(this.ownViews ??= this.findOwnViews())[node]
-    );
-  }
-
-  private ownViews: Uint8Array | null = null;
-
-  /** Views that are all that a module does, such as those of a Flatten: the module is drawn, and so are they. */
-  private findOwnViews(): Uint8Array {
-    const works = new Uint8Array(this.scopes); // calls in which something other than a view ran
-    for (let node = 0; node < this.count; node++) {
-      if ((this.nodeFlags[node] & (Flag.VIEW | Flag.ESCAPE)) === Flag.VIEW) continue;
-      for (let scope = this.nodeScope[node]; scope >= 0 && !works[scope]; scope = this.scopeParent[scope])
-        works[scope] = 1;
-    }
-    const results = new Uint8Array(this.count);
-    for (let node = 0; node < this.count; node++) {
-      let scope = this.nodeScope[node];
-      while (scope > 0 && this.module(scope)[2] === "function") scope = this.scopeParent[scope];
-      if (scope > 0 && !works[scope] && this.module(scope)[2] === "module" && this.path(scope)) results[node] = 1;
-    }
-    return results;
+    return this.nodePassing[node] === 1;
   }
 
   /**
@@ -262,30 +316,12 @@ export class Run {
     return this.roots[value];
   }
 
-  /** For each value the one whose bytes it shows. */
-  get roots(): Int32Array {
-    return (this.rootColumn ??= this.findRoots());
-  }
-
-  private findRoots(): Int32Array {
-    const root = Int32Array.from({ length: this.values }, (_, i) => i);
-    for (let node = 0; node < this.count; node++) {
-      if (!this.isView(node)) continue;
-      let from = -1;
-      for (let row = this.inStart[node]; row < this.inStart[node + 1] && from < 0; row++) {
-        if (this.inKind[row] !== Kind.SHAPE) from = root[this.inValue[row]];
-      }
-      if (from < 0) continue;
-      for (let row = this.outStart[node]; row < this.outStart[node + 1]; row++) root[this.outValue[row]] = from;
-    }
-    return root;
-  }
-
   /** By call, the stretches of it that repeat where these phases are shown together: found in Python. */
   stretches(phases: readonly number[]): Map<number, Stretch[]> {
     const column = (name: string): ArrayLike<number> => this.columns.get(`fold_${name}`) ?? NONE;
     const [bits, scope, start] = [column("phases"), column("scope"), column("start")];
     const [period, times, odd, instance] = [column("period"), column("times"), column("odd"), column("odd_instance")];
+    const label = column("label");
     const wanted = phases.reduce((sum, phase) => sum | (1 << phase), 0);
     const results = new Map<number, Stretch[]>();
     let next = 0;
@@ -293,7 +329,13 @@ export class Run {
       const own: number[] = [];
       for (; next < odd.length && odd[next] === row; next++) own.push(instance[next]);
       if (bits[row] !== wanted) continue;
-      const stretch = { start: start[row], period: period[row], times: times[row], odd: own };
+      const stretch = {
+        start: start[row],
+        period: period[row],
+        times: times[row],
+        odd: own,
+        label: this.data.labels[label[row]] ?? "",
+      };
       const known = results.get(scope[row]);
       if (known) known.push(stretch);
       else results.set(scope[row], [stretch]);

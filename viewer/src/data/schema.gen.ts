@@ -42,6 +42,8 @@ export const Flag = {
   RECOMPUTE: 8,
   VIEW: 16,
   GRAD_MODE: 32,
+  IN_PLACE_SUM: 64,
+  COLLECTIVE: 128,
 } as const;
 export const FLAGS: [bit: number, name: string][] = [
   [1, "escape"],
@@ -50,6 +52,8 @@ export const FLAGS: [bit: number, name: string][] = [
   [8, "recompute"],
   [16, "view"],
   [32, "grad mode"],
+  [64, "in place sum"],
+  [128, "collective"],
 ];
 
 /** The columns of a graph, by name. */
@@ -83,7 +87,21 @@ export type ColumnName =
   | "scope_call"
   | "result_start"
   | "result_value"
-  | "result_kind";
+  | "result_kind"
+  | "node_api"
+  | "node_api_first"
+  | "comm_node"
+  | "comm_group"
+  | "comm_seq"
+  | "comm_peer"
+  | "comm_tag"
+  | "wait_node"
+  | "wait_comm"
+  | "resize_storage"
+  | "resize_node"
+  | "resize_bytes"
+  | "placed_value"
+  | "placed_how";
 
 /** Short names of element types. */
 export const SHORT_DTYPE: Record<string, string> = {
@@ -119,7 +137,7 @@ export interface MetricInfo {
 
 export const METRIC_INFO: Partial<Record<string, MetricInfo>> = {
   start_ns: { label: "began after", unit: "ns", isSummed: false, isHeat: false },
-  time_ns: { label: "time", unit: "ns", heatLabel: "inclusive time" },
+  time_ns: { label: "time", unit: "ns" },
   time_low_ns: { label: "time, lowest", unit: "ns", isSummed: false, isHeat: false },
   time_high_ns: { label: "time, highest", unit: "ns", isSummed: false, isHeat: false },
   kernel_start_ns: { label: "kernels began after", unit: "ns", isSummed: false, isHeat: false },
@@ -131,13 +149,18 @@ export const METRIC_INFO: Partial<Record<string, MetricInfo>> = {
   live_bytes: { label: "memory alive after it", unit: "B", isSummed: false, isHeat: false },
   flops: { label: "FLOPs", unit: "FLOP" },
   macs: { label: "multiply-adds", unit: "count" },
-  moved_bytes: { label: "bytes moved", unit: "B" },
+  moved_bytes: { label: "bytes accessed", unit: "B" },
   parameters: { label: "parameters", unit: "count" },
   norm: { label: "norm of the result", isSummed: false, isHeat: false },
   nans: { label: "NaN values", isRare: true },
   infs: { label: "infinite values", isRare: true },
   units: { label: "units", isHeat: false, isRare: true },
   dead_units: { label: "dead units", isRare: true },
+  saturated_units: { label: "saturated units", isRare: true },
+  lowest: { label: "lowest number", isSummed: false, isHeat: false },
+  highest: { label: "highest number", isSummed: false, isHeat: false },
+  given_nans: { label: "NaN values before the run", isSummed: false, isHeat: false },
+  given_infs: { label: "infinite values before the run", isSummed: false, isHeat: false },
   bound: { label: "bound by", isSummed: false, isHeat: false },
   peak_share: { label: "share of the peak reached", unit: "share", isSummed: false, isHeat: false },
   relevance: { label: "relevance", isSummed: false, isHeat: false },
@@ -151,6 +174,6 @@ export const METRIC_INFO: Partial<Record<string, MetricInfo>> = {
   difference_ns: { label: "time, B − A", unit: "ns", differenceOf: "time_ns" },
   difference_bytes: { label: "memory, B − A", unit: "B", differenceOf: "alloc_bytes" },
   difference_flops: { label: "FLOPs, B − A", unit: "FLOP", differenceOf: "flops" },
-  difference_moved_bytes: { label: "bytes moved, B − A", unit: "B", differenceOf: "moved_bytes" },
+  difference_moved_bytes: { label: "bytes accessed, B − A", unit: "B", differenceOf: "moved_bytes" },
   difference_parameters: { label: "parameters, B − A", unit: "count", differenceOf: "parameters" },
 };

@@ -27,7 +27,12 @@ export interface Tables {
   metrics: { name: string; along: string; masked: boolean }[];
   limits: string[];
   meta: Meta;
+  /** By the name of an operator as it is shown. */
   families: Record<string, string>;
+  /** What operators are called that have another name in torch. */
+  names: Record<string, string>;
+  /** What calls of modules and steps of loops are called. */
+  labels: string[];
   class_families: Record<string, string>;
   arguments: Record<string, string[]>;
   tables: {
@@ -40,6 +45,8 @@ export interface Tables {
     results: ResultRow[];
     sources: Record<string, Record<string, string>>;
   };
+  /** Operations that the recording added: those that sum the outputs, and the seeds of backward. */
+  added?: { summed: number[]; seeds: number[] };
   uses?: string[]; // what memory is for, in words; without any, none was recorded
   breaks?: Break[];
   /** In a comparison, what an operation of both runs read in A that only A made: operation and value in turn. */
@@ -51,6 +58,8 @@ export interface Tables {
     notes: string[];
     sides: Side[];
     changes: { texts: string[]; rows: number[][] };
+    /** What changed by module and in words: where, what, and the first operation that it is about, or -1. */
+    lines: [path: string, what: string, node: number][];
     was: [scope: number, path: string][];
   };
 }

@@ -4,8 +4,9 @@ import type { FrameResult } from "../layout/frames.ts";
 import type { LayoutClient } from "../layout/client.ts";
 import type { Room } from "../layout/layered.ts";
 import type { Picture } from "../tree/picture.ts";
+import { READABLE } from "./fitting.ts";
 import { headerParts } from "./measure.ts";
-import { COLUMN_GAP, Scene, TITLE_ROOM } from "./scene.ts";
+import { COLUMN_GAP, ROW_GAP, rowSize, Scene, TITLE_ROOM, type Placed } from "./scene.ts";
 
 export interface Part {
   picture: Picture;
@@ -15,6 +16,8 @@ export interface Part {
 
 const FEW = 1500; // cells up to which a second try costs nothing that anyone would notice
 const MANY_FRAMES = 400;
+const MOST_IN_ROWS = 5;
+const MUCH_BETTER = 1.15;
 
 /** Share the window out evenly; where one phase leaves room that another could use, share it out again. */
 export async function laidOut(client: LayoutClient, parts: Part[], room: Room): Promise<Scene> {
@@ -30,7 +33,37 @@ export async function laidOut(client: LayoutClient, parts: Part[], room: Room): 
     const shares = even.map((share, i) => (needy.includes(i) ? share + spare / needy.length : share));
     results = await arranged(client, parts, shares, high);
   }
-  return new Scene(parts.map((part, i) => ({ ...part, results: results[i] })));
+  const placed = parts.map((part, i) => ({ ...part, results: results[i] }));
+  return new Scene(placed, shelvesOf(placed, room));
+}
+
+/** Side by side, unless that is too wide to be read and rows are much better. */
+function shelvesOf(parts: Placed[], room: Room): number[] {
+  const scaleOf = (shelves: number[]): number => {
+    let [first, w, h] = [0, 0, -ROW_GAP];
+    for (const count of shelves) {
+      const size = rowSize(parts.slice(first, first + count));
+      w = Math.max(w, size.w);
+      h += size.h + ROW_GAP;
+      first += count;
+    }
+    return Math.min(room.w / w, room.h / h);
+  };
+  let best = [parts.length];
+  if (parts.length < 2 || parts.length > MOST_IN_ROWS) return best;
+  let most = scaleOf(best) * MUCH_BETTER;
+  if (most >= MUCH_BETTER * READABLE) return best;
+  for (const shelves of splits(parts.length)) {
+    const scale = scaleOf(shelves);
+    if (scale > most) [best, most] = [shelves, scale];
+  }
+  return best;
+}
+
+/** All ways to cut a row of so many into rows. */
+function splits(count: number): number[][] {
+  if (!count) return [[]];
+  return Array.from({ length: count }, (_, i) => splits(count - i - 1).map((rest) => [i + 1, ...rest])).flat();
 }
 
 async function arranged(client: LayoutClient, parts: Part[], widths: number[], h: number): Promise<FrameResult[][]> {

@@ -3,11 +3,16 @@
 import type { Camera } from "./painter.ts";
 import type { Rect } from "./scene.ts";
 
-/** The scale from which on all that a box says can be read; its name has eleven pixels then. */
-export const READABLE = 0.85;
+/** The scale from which on all that a box says is drawn: its smallest letters have eleven pixels then. */
+export const READABLE = 11 / 12;
 
-/** The scale down to which a box has room for its name, and for nothing else, at eleven pixels. */
-export const LEGIBLE = 0.68;
+/** The scale that a layout aims at when it is fitted. */
+export const AIM = 0.97;
+
+/** The scale up to which a small graph is enlarged to fill a window of a height. */
+export function largestScale(height: number): number {
+  return Math.max(1.4, Math.min(2, height / 600));
+}
 
 /** The scale down to which names are at least told apart: small, but better than a part of the graph out of sight. */
 export const SMALL = 0.55;

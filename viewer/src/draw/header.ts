@@ -3,7 +3,7 @@
 import { RECOMPUTED } from "../data/recomputed.ts";
 import type { Box } from "../tree/box.ts";
 import type { NamePlace } from "./names.ts";
-import { signOf, subRuler, titleRuler } from "./measure.ts";
+import { signOf, SUB, subRuler, titleRuler } from "./measure.ts";
 import type { Look, Zone } from "./painter.ts";
 import type { Rect } from "./scene.ts";
 import { round } from "./shapes.ts";
@@ -115,7 +115,7 @@ export function drawHeader(
   context.fillText(title, 15, 11.5);
   if (sub) {
     context.fillStyle = theme.faint;
-    context.font = `11px ${FONT}`;
+    context.font = SUB;
     context.fillText(sub, 22 + wide, 11.5);
   }
   context.restore();

@@ -1,8 +1,8 @@
-/** What a box's warmth says: a measure of what it stands for, and the colour that goes with it. */
+/** What a box's warmth says: a measure of what it stands for, and the colour. Which measures there are: METRIC_INFO. */
 
 import { COMPARED, REMOVED, type Run } from "../data/run.ts";
 import { METRIC_INFO, Phase } from "../data/schema.gen.ts";
-import { amountOf, duration, metricLabel, percent, plain, showFor, signed, type Show } from "../data/units.ts";
+import { amountOf, metricLabel, percent, plain, showFor, signed, type Show } from "../data/units.ts";
 import type { Box } from "../tree/box.ts";
 import { isUnknown } from "../tree/forest.ts";
 import { mixed, type Theme } from "./theme.ts";
@@ -54,16 +54,6 @@ export function measures(run: Run): Measure[] {
   const results: Measure[] = [];
   const deltas = new Set(Object.values(COMPARED));
   const side = run.difference ? " (B)" : "";
-  if (run.metrics.has("time_ns")) {
-    results.push({
-      id: "self_ns",
-      label: `self time${side}`,
-      how: "the operations that a module runs itself",
-      show: duration,
-      scale: "root",
-      of: (box) => ownTotal(box, "time_ns"),
-    });
-  }
   for (const { name, along } of run.metrics.values()) {
     if (along !== "node" || METRIC_INFO[name]?.isHeat === false) continue;
     const isDelta = deltas.has(name);
@@ -180,23 +170,6 @@ export function total(box: Box, metric: string): number | null {
   const sum = box.forest.sum(metric, box.start, box.end);
   if (!sum || isUnknown(sum)) return null;
   return sum.unknown && metric.startsWith("difference") ? null : sum.total; // what leaves something out cannot be compared
-}
-
-/** Of a module only the operations that it runs itself. */
-function ownTotal(box: Box, metric: string): number | null {
-  if (box.kind !== "module" && box.kind !== "fold") return total(box, metric);
-  const { forest, run } = box;
-  let sum = 0;
-  let known = 0;
-  for (const element of box.elements) {
-    for (const inner of element < 0 ? forest.elements(~element) : [element]) {
-      const own = inner >= 0 ? run.metric(metric, inner) : null;
-      if (own === null) continue;
-      sum += own;
-      known += 1;
-    }
-  }
-  return known || !box.operations ? sum : 0;
 }
 
 const kept = new WeakMap<Box, Map<string, number | null>>();

@@ -2,15 +2,16 @@
 
 import { typeText } from "../data/run.ts";
 import type { FrameResult } from "../layout/frames.ts";
-import { subRuler } from "./measure.ts";
+import { shapeOf, subRuler } from "./measure.ts";
+import type { Picture } from "../tree/picture.ts";
 import type { Column, Rect } from "./scene.ts";
 
 export interface Label extends Rect {
   text: string;
 }
 
-export const LABEL_SIZE = 10;
-const HIGH = 12;
+export const LABEL_SIZE = 12;
+const HIGH = 14;
 const BUCKET = 64;
 const LARGE = 1024; // what is larger lies in too many buckets
 const MOST_LINES = 250; // of a frame, for its labels to be kept off its lines as well
@@ -87,9 +88,10 @@ function place(column: Column, frame: number): Label[] {
   lines.forEach((line, number) => {
     const [from, to] = [result.pathStart[number], result.pathStart[number + 1]];
     if (!line.label || to === from) return;
-    const text = typeText(run.type(line.value));
+    const text = typeText(run.type(handedOver(picture, line)));
+    if (picture.items[line.source].own < 0 && shapeOf(picture.items[line.source].box) === text) return; // its box says so
     if (seen.has(`${line.from},${text}`)) return;
-    const w = (subRuler().width(text) * LABEL_SIZE) / 11 + 4;
+    const w = (subRuler().width(text) * LABEL_SIZE) / 12 + 4;
     let best: Label | null = null;
     let least = MOST_STRUCK + 1;
     for (const [x, y] of candidates(result, from, to, w)) {
@@ -106,6 +108,14 @@ function place(column: Column, frame: number): Label[] {
     results.push(best);
   });
   return results;
+}
+
+/** The value that a line stands for: what a module hands out is told as the module gave it, not as a view that was taken of it. */
+export function handedOver({ items, forest }: Picture, { source, value }: { source: number; value: number }): number {
+  const { box } = items[source];
+  const { output } = box;
+  const { roots } = forest.run;
+  return box.canOpen && output >= 0 && roots[output] === roots[value] ? output : value;
 }
 
 /** Beside the line's beginning, beside its end, and beside every upright stretch on its way. */

@@ -2,9 +2,9 @@
 
 import type { Box } from "../tree/box.ts";
 import { READABLE } from "./fitting.ts";
-import { subRuler } from "./measure.ts";
+import { SUB, subRuler } from "./measure.ts";
 import type { Look } from "./painter.ts";
-import type { Column } from "./scene.ts";
+import type { Column, Rect } from "./scene.ts";
 import { round } from "./shapes.ts";
 import { FONT } from "./text.ts";
 
@@ -23,10 +23,30 @@ export function drawOdd(context: CanvasRenderingContext2D, x: number, y: number,
   context.arc(x - 2, y + 2, 8 * grow, 0, 7);
   context.fill();
   context.fillStyle = "#1b2330";
-  context.font = `700 ${11 * grow}px ${FONT}`;
+  context.font = `700 ${12 * grow}px ${FONT}`;
   context.textAlign = "center";
   context.textBaseline = "middle";
   context.fillText("≠", x - 2, y + 2.5);
+}
+
+/** What a box hands to itself in the next turn of a loop: a line from its foot round to its head. */
+export function drawLoop(context: CanvasRenderingContext2D, { x, y, w, h }: Rect, color: string, scale: number): void {
+  const right = x + w;
+  context.save();
+  context.strokeStyle = context.fillStyle = color;
+  context.lineWidth = Math.min(1.3, 0.8 / scale + 0.4);
+  context.setLineDash([6, 4]);
+  context.beginPath();
+  context.moveTo(right, y + h * 0.75);
+  context.bezierCurveTo(right + 22, y + h * 0.75, right + 22, y + h * 0.25, right + 6, y + h * 0.25);
+  context.stroke();
+  context.setLineDash([]);
+  context.beginPath();
+  context.moveTo(right, y + h * 0.25);
+  context.lineTo(right + 6, y + h * 0.25 - 4);
+  context.lineTo(right + 6, y + h * 0.25 + 4);
+  context.fill();
+  context.restore();
 }
 
 export function drawTags(
@@ -48,7 +68,7 @@ export function drawTags(
   context.fill();
   context.stroke();
   context.fillStyle = look.theme.faint;
-  context.font = `10px ${FONT}`;
+  context.font = SUB;
   context.textAlign = "left";
   context.textBaseline = "middle";
   context.fillText(text, x + 10, y - 6.5);

@@ -1,7 +1,6 @@
 /** How large a box is and what it says: its name, and below it what it makes. */
 
 import { AGAIN, RECOMPUTED } from "../data/recomputed.ts";
-import { shapeText, type Run } from "../data/run.ts";
 import { plural } from "../data/text.ts";
 import type { Box } from "../tree/box.ts";
 import { FONT, Ruler } from "./text.ts";
@@ -15,7 +14,7 @@ export interface Face {
 }
 
 export const TITLE = `600 13px ${FONT}`;
-export const SUB = `11px ${FONT}`;
+export const SUB = `12px ${FONT}`;
 export const HEADER = 30;
 
 /** The width that the name of a frame and its buttons take. */
@@ -54,8 +53,6 @@ export function signOf(box: Box): string {
   return SIGNS[box.difference] + (box.isMarked ? AGAIN : "");
 }
 
-const WIDER = 1.25; // room in a box for its name to grow when it is seen from farther away
-
 const faces = new WeakMap<Box, Face>();
 
 export function face(box: Box): Face {
@@ -68,10 +65,11 @@ function makeFace(box: Box): Face {
   const isEnd = box.kind === "input" || box.kind === "output";
   const label = signOf(box) + box.label;
   const badge = box.kind === "fold" ? `×${box.count.toLocaleString("en-US")}` : "";
+  if (box.isAdded) return addedFace(box, label);
   const sub = subOf(box);
   const extra = (badge ? titleRuler().width(badge) + 24 : 0) + (box.canOpen ? 20 : 0);
-  const wanted = Math.max(titleRuler().width(label) * WIDER + extra, subRuler().width(sub)) + 28;
-  const w = Math.round(Math.min(Math.max(wanted, isEnd ? 70 : 96), 300));
+  const wanted = Math.max(titleRuler().width(label) + extra, subRuler().width(sub)) + 28;
+  const w = Math.round(Math.min(Math.max(wanted, isEnd ? 70 : 96), 360));
   const h = sub ? 44 : 32;
   return {
     w,
@@ -82,20 +80,35 @@ function makeFace(box: Box): Face {
   };
 }
 
+/** What the recording added takes little room: one line, with its shape beside its name. */
+function addedFace(box: Box, label: string): Face {
+  const sub = shapeOf(box);
+  const extra = box.canOpen ? 20 : 0;
+  const w = Math.round(titleRuler().width(label) + subRuler().width(sub) + 30 + extra);
+  return { w, h: 28, badge: "", title: label, sub };
+}
+
 function subOf(box: Box): string {
   return [plainSub(box), box.was, box.isMarked ? RECOMPUTED : ""].filter(Boolean).join(" · ");
 }
 
+/** The class, unless the name says it, and the shape of what it hands out. */
 function plainSub(box: Box): string {
-  const { run } = box;
-  if (box.kind === "op") {
-    const outputs = run.outputs(box.node);
-    return outputs.length ? outputText(run, outputs) : "";
-  }
-  if (box.kind === "module" && box.type === box.label) return plural(box.operations, "operation");
-  return box.type || plural(box.operations, "operation");
+  const isEnd = box.kind === "input" || box.kind === "output";
+  return isEnd ? box.type : [classOf(box), shapeOf(box)].filter(Boolean).join(" · ");
 }
 
-function outputText(run: Run, outputs: number[]): string {
-  return shapeText(run.type(outputs[0])) + (outputs.length > 1 ? ` +${outputs.length - 1}` : "");
+/** The class of a module where its name does not say it; of what is no module, what it consists of. */
+export function classOf(box: Box): string {
+  if (box.kind === "op") return "";
+  const type = box.type || plural(box.operations, "operation");
+  return box.label === type || box.label.startsWith(`${type} `) ? "" : type;
+}
+
+/** The type of what a box hands out. */
+export function shapeOf(box: Box): string {
+  const { output, run } = box;
+  if (output < 0) return "";
+  const outputs = box.kind === "op" ? run.outputs(box.node).length : 1;
+  return run.typeText(output) + (outputs > 1 ? ` +${outputs - 1}` : "");
 }

@@ -14,8 +14,8 @@ const HIGH = 22;
 const SIDE = 8;
 const MARK = 24; // beside the letters, for what a name is set on
 const TAG = 15; // what a box that reads without a line has above it
-const SMALLEST = 7 / 13; // of a letter, on the screen
-const SMALL = 0.62;
+const SMALLEST = 11 / 13; // of a letter, on the screen
+const SMALL = SMALLEST;
 const CUT = 0.8; // of a long name, what has to be left for it to tell what it is
 const LONG = 90;
 

@@ -10,7 +10,8 @@ export function drawOverlay(context: CanvasRenderingContext2D, scene: Scene, loo
   for (const { column, edge, as } of look.highlighted) {
     const { picture, results, frameX, frameY } = scene.columns[column];
     const { lines } = picture.edges[edge];
-    context.strokeStyle = context.fillStyle = as === "producer" ? look.theme.producer : look.theme.consumer;
+    context.strokeStyle = context.fillStyle =
+      as === "edge" ? look.theme.accent : as === "producer" ? look.theme.producer : look.theme.consumer;
     for (let i = 0; i < lines.length; i += 2) {
       context.save();
       context.translate(frameX[lines[i]], frameY[lines[i]]);

@@ -4,7 +4,7 @@ import type { Box } from "../tree/box.ts";
 import { READABLE } from "./fitting.ts";
 import { drawHeader, farName, nameOf, type Buttons } from "./header.ts";
 import { LABEL_SIZE, labelsOf, labelsReady, meets } from "./labels.ts";
-import { drawOdd, drawTags, isOdd } from "./marks.ts";
+import { drawLoop, drawOdd, drawTags, isOdd } from "./marks.ts";
 import { titleRuler } from "./measure.ts";
 import { freeSteps, NAMES_FROM, placeOf, type NamePlace, type Step } from "./names.ts";
 import { drawOverlay } from "./overlay.ts";
@@ -39,11 +39,13 @@ export interface Look {
   selected: Box | null;
   hover: Box | null;
   /** Edges to be brought out: column, edge, and as what. */
-  highlighted: { column: number; edge: number; as: "producer" | "consumer" }[];
+  highlighted: { column: number; edge: number; as: "producer" | "consumer" | "edge" }[];
   marked: Set<Box> | null; // everything else is drawn faint
   links: [Hit, Hit][];
   labels: boolean;
   isHeat: boolean; // colours are a measure
+  /** What a box has of it, in words; "" where there is none, or it is not known. */
+  heatText: (box: Box) => string;
   plain?: boolean; // boxes and lines only
   still?: boolean; // a picture to keep: nothing to be clicked
 }
@@ -61,7 +63,7 @@ interface Name {
 }
 
 const CARD_FROM = 0.2;
-const LABELS_FROM = 0.62;
+const LABELS_FROM = READABLE * 0.999;
 const FAR = READABLE; // scale below which the names of frames grow
 const MARKS_FROM = 0.3;
 const TIPS_FROM = 0.3;
@@ -71,6 +73,8 @@ const FAINT = 0.5; // of what steps back for something else
 export class Painter {
   zones: Zone[] = [];
   drawn = 0;
+  /** The size of the name that each box or frame was drawn with, in pixels; those without a name are not in it. */
+  readonly nameSizes = new Map<Box, number>();
   later: (column: Column, frame: number) => void = () => {}; // asks for the labels of a frame, to be drawn another time
   private names: Name[] = [];
   private nameOf = new Map<number, Name>(); // by frame of the column that is drawn
@@ -83,6 +87,7 @@ export class Painter {
     const { context } = this;
     this.zones = [];
     this.drawn = 0;
+    this.nameSizes.clear();
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.fillStyle = look.theme.ground;
     context.fillRect(0, 0, width, height);
@@ -256,6 +261,7 @@ export class Painter {
     look: Look,
     lines: number[],
   ): void {
+    this.nameSizes.set(box, 13 * namePlace.grow * camera.scale);
     for (const { action, ...at } of drawHeader(this.context, box, accent, look, {
       rect,
       place: namePlace,
@@ -282,13 +288,19 @@ export class Painter {
     if (!lines.length) return;
     const result = column.results[frame];
     const arrows = lines.map((line) => line.arrow);
-    const paths = pathsOf(result, arrows);
+    const isCarried = (line: number): boolean => lines[line].carried;
+    const paths = pathsOf(result, arrows, isCarried);
     context.save();
     context.translate(column.frameX[frame], column.frameY[frame]);
     context.globalAlpha = look.marked || look.highlighted.length ? 0.6 : 1;
     context.lineWidth = Math.min(1.3, 0.8 / camera.scale + 0.4);
     context.lineJoin = "round";
     this.strokes(paths, look.theme.wire, camera);
+    if (lines.some(({ carried }) => carried)) {
+      context.setLineDash([6, 4]);
+      this.strokes(laterPaths(lines, result, arrows, isCarried), look.theme.link, camera);
+      context.setLineDash([]);
+    }
     const { forest, items } = column.picture;
     if (forest.phases.length > 1) {
       const isLater = (line: number): boolean =>
@@ -389,12 +401,14 @@ export class Painter {
       round(context, x + 5, y + 7, 4, h - 14, 2);
       context.fill();
     }
-    const toggle =
-      camera.scale >= READABLE * 0.97
-        ? drawWords(context, box, { x, y, w, h }, fill, look)
-        : drawName(context, box, { x, y, w, h }, fill, camera.scale, look);
+    const isWhole = camera.scale >= READABLE * 0.999;
+    const { toggle, size } = isWhole
+      ? drawWords(context, box, { x, y, w, h }, fill, look)
+      : drawName(context, box, { x, y, w, h }, fill, camera.scale, look);
+    if (size) this.nameSizes.set(box, size * camera.scale);
     if (toggle) this.zone(camera, toggle, "toggle", box);
     if (camera.scale >= MARKS_FROM && isOdd(box)) drawOdd(context, x + w, y, camera.scale);
+    if (column.loops.has(item)) drawLoop(context, { x, y, w, h }, theme.link, camera.scale);
     if (tags.length && camera.scale >= TEXT_FROM) drawTags(context, column, tags, x, y, w, look);
     context.globalAlpha = 1;
   }

@@ -17,11 +17,12 @@ export interface Pen {
 
 const known = new WeakMap<FrameResult, Paths>();
 
-export function pathsOf(result: FrameResult, arrows: boolean[]): Paths {
+export function pathsOf(result: FrameResult, arrows: boolean[], isApart: (line: number) => boolean): Paths {
   let paths = known.get(result);
   if (paths) return paths;
   paths = { curves: new Path2D(), straight: new Path2D(), arrows: new Path2D() };
   for (let line = 0; line + 1 < result.pathStart.length; line++) {
+    if (isApart(line)) continue;
     curve(paths.curves, result, line, arrows[line]);
     rough(paths.straight, result, line);
     if (arrows[line]) arrow(paths.arrows, result, line);

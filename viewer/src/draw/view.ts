@@ -4,19 +4,22 @@ import type { App } from "../app.ts";
 import { RECOMPUTED, SAID } from "../data/recomputed.ts";
 import { fitCanvas, h } from "../dom.ts";
 import type { Box } from "../tree/box.ts";
-import { fitted, freeAreas, LEGIBLE, READABLE, SMALL } from "./fitting.ts";
+import { AIM, fitted, freeAreas, largestScale, READABLE, SMALL } from "./fitting.ts";
 import { Minimap } from "./minimap.ts";
 import { Painter, type Camera, type Zone } from "./painter.ts";
+import { edgeText } from "./edges.ts";
 import { labelsOf } from "./labels.ts";
-import type { Column, Rect } from "./scene.ts";
+import type { Column, EdgeHit, Rect } from "./scene.ts";
 
 const SMALLEST = 0.002;
 const LARGEST = 4;
 const FLIGHT_MS = 260;
 const TIP_AFTER_MS = 350;
 const LABELS_AFTER_MS = 150;
+const NEAR = 5; // pixels from a line at which it is meant
+const EDGES_FROM = 0.3; // scale from which on lines can be told apart
+const MARGIN = 24; // between what has to be seen and the border of the window
 const MOST_COVERED = 0.6; // of the window, both ways, by one panel
-const AIM = 0.92; // the scale that a layout aims at when it is fitted
 
 export class View {
   readonly canvas = h("canvas", {
@@ -32,6 +35,10 @@ export class View {
   frameMs = 0;
   settled: "fit" | "begin" | "near" | null = null; // how the camera came to be where it is; null: a person moved it
   clickedAt = -Infinity;
+  /** The box that a first look has in sight. */
+  private seen: Box | null = null;
+  /** The size of the window when the first look began. */
+  private begun = { w: 0, h: 0 };
   act: (zone: Zone["action"], box: Box) => void = () => {};
   private queued = false;
   private flight = 0;
@@ -54,7 +61,7 @@ export class View {
       this.redraw();
     });
     this.painter.later = (column, frame) => this.label(column, frame);
-    for (const event of ["scene", "select", "look"] as const) app.on(event, () => this.redraw());
+    for (const event of ["scene", "select", "look", "hover"] as const) app.on(event, () => this.redraw());
     new ResizeObserver(() => this.redraw()).observe(this.canvas);
     this.listen();
   }
@@ -98,7 +105,7 @@ export class View {
   }
 
   /** The camera that shows a rectangle whole and free of what lies on the graph, but no larger than life. */
-  around(rect: Rect, most = Math.max(1.15, Math.min(2, this.size.h / 800)), margin = 16): Camera {
+  around(rect: Rect, most = largestScale(this.size.h), margin = 16): Camera {
     return fitted(rect, this.areas(), most, margin);
   }
 
@@ -179,23 +186,34 @@ export class View {
     };
   }
 
-  /** Where a first look begins: all of it if it can be read, otherwise its beginning. */
-  begin(animate = false): void {
+  /** Where a first look begins: all of it if it can be read, otherwise its beginning, moved so far that a box is in sight. */
+  begin(animate = false, seen: Box | null = this.seen): void {
+    this.seen = seen;
     const { scene } = this.app;
     if (!scene) return;
     const camera = this.whole;
-    if (camera.scale < LEGIBLE * 0.96) {
+    if (camera.scale < READABLE) {
       camera.scale = READABLE;
       camera.x = Math.max(20, (this.size.w - scene.width * camera.scale) / 2);
       camera.y = 12;
+      const hit = seen && scene.find(seen);
+      if (hit) {
+        const { free } = this;
+        const rect = scene.rect(hit);
+        camera.x = Math.min(camera.x, free.x + free.w - MARGIN - (rect.x + rect.w) * camera.scale);
+        camera.y = Math.min(camera.y, free.y + free.h - MARGIN - (rect.y + rect.h) * camera.scale);
+      }
     }
     this.fly(camera, animate);
+    if (!animate) this.begun = this.size;
     this.settled = "begin";
   }
 
-  /** In another room: all of it as long as there is anything to read, as it was begun otherwise. */
+  /** In another room: all of it where a person asked for that, or where something took room from it; as it was begun otherwise. */
   again(): void {
-    if (this.settled === "fit" || this.whole.scale >= SMALL * 0.8) this.fit();
+    const { w, h } = this.size;
+    const isLess = w < this.begun.w - 2 || h < this.begun.h - 2;
+    if (this.settled === "fit" || (isLess && this.whole.scale >= SMALL * 0.8)) this.fit();
     else this.begin(true);
   }
 
@@ -276,6 +294,15 @@ export class View {
     return hit ? scene.box(hit) : null;
   }
 
+  /** The edges under the pointer, where no closed box lies. */
+  private edgesAt(event: MouseEvent): EdgeHit[] {
+    const { scene } = this.app;
+    const { scale, x, y } = this.camera;
+    if (!scene || scale < EDGES_FROM || (this.boxAt(event)?.opening ?? "all") === "closed") return [];
+    const [px, py] = this.place(event);
+    return scene.edgesAt((px - x) / scale, (py - y) / scale, NEAR / scale);
+  }
+
   private place(event: MouseEvent): [number, number] {
     const bounds = this.canvas.getBoundingClientRect();
     return [event.clientX - bounds.left, event.clientY - bounds.top];
@@ -304,13 +331,20 @@ export class View {
     canvas.addEventListener("pointercancel", end);
     canvas.addEventListener("pointerleave", () => {
       this.hideTip();
-      this.app.hover = null;
+      this.app.point(null);
+      this.app.hoverEdges = [];
+      this.redraw();
     });
     canvas.addEventListener("click", (event) => {
       if (this.moved) return;
       this.clickedAt = performance.now();
       const zone = this.zoneAt(event);
-      if (zone) this.act(zone.action, zone.box);
+      if (zone) {
+        this.act(zone.action, zone.box);
+        return;
+      }
+      const edges = this.edgesAt(event);
+      if (edges.length) this.app.selectEdges(edges);
       else this.app.select(this.boxAt(event));
     });
     canvas.addEventListener("dblclick", (event) => {
@@ -352,16 +386,40 @@ export class View {
 
   private onHover(event: PointerEvent): void {
     const zone = this.zoneAt(event);
+    const edges = zone ? [] : this.edgesAt(event);
+    if (this.hoverEdges(edges, event)) return;
     const box = zone ? zone.box : this.boxAt(event);
     this.canvas.style.cursor = zone || box ? "pointer" : "grab";
     if (box !== this.app.hover) {
-      this.app.hover = box;
+      this.app.point(box);
       this.redraw();
     }
     if (box !== this.tipped || zone) this.hideTip();
     if (!box || zone || box === this.tipped) return;
     this.tipped = box;
     this.tipWait = window.setTimeout(() => this.showTip(box), TIP_AFTER_MS);
+  }
+
+  /** Bring out the edges that the pointer is on, with what passes there; returns whether there are any. */
+  private hoverEdges(edges: EdgeHit[], event: PointerEvent): boolean {
+    const { app } = this;
+    const isSame =
+      edges.length === app.hoverEdges.length && edges.every(({ edge }, i) => edge === app.hoverEdges[i].edge);
+    if (!isSame) {
+      app.hoverEdges = edges;
+      this.hideTip();
+      this.redraw();
+    }
+    if (!edges.length) return false;
+    app.hover = null;
+    this.canvas.style.cursor = "pointer";
+    if (isSame) return true;
+    const [px, py] = this.place(event);
+    this.tip.textContent = edgeText(app.scene!, edges);
+    this.tip.hidden = false;
+    this.tip.style.left = `${Math.max(4, Math.min(px + 12, this.size.w - this.tip.offsetWidth - 4))}px`;
+    this.tip.style.top = `${Math.max(4, Math.min(py + 12, this.size.h - this.tip.offsetHeight - 4))}px`;
+    return true;
   }
 
   private hideTip(): void {

@@ -1,22 +1,25 @@
-/** What is written on a box: all that it says, or from farther away its name alone. Each gives the place of its + button. */
+/** What is written on a box: all that it says, or from farther away its name alone. */
 
 import type { Box } from "../tree/box.ts";
-import { face, signOf, titleRuler } from "./measure.ts";
+import { face, signOf, SUB, titleRuler } from "./measure.ts";
 import type { Look } from "./painter.ts";
 import type { Rect } from "./scene.ts";
 import { round } from "./shapes.ts";
 import { FONT } from "./text.ts";
 import { inkOn } from "./theme.ts";
 
+/** The place of its + button, and the size of its name; 0 where it has none. */
+export interface Written {
+  toggle: Rect | null;
+  size: number;
+}
+
 export const TEXT_FROM = 0.42; // scale from which on a box has its button
-const NAME = 11; // pixels that a name should have
-const SMALL = 8; // and that it may have
-const SMALLEST = 6.5; // for a name to be whole
-const WIDER = 1.04; // small letters are drawn a little wider than large ones
+export const NAME = 11; // pixels of every name, seen from farther away
 const LEFT = 13;
 const RIGHT = 7;
 const BESIDE = 5; // between a name and what follows it
-const FEWEST = 6; // letters of a name that is cut: fewer tell nothing
+const FEWEST = 5; // letters of a name that is cut: fewer tell nothing
 
 /** From farther away: the name alone, as large as is needed to read it and as the box allows. */
 export function drawName(
@@ -26,14 +29,14 @@ export function drawName(
   fill: string,
   scale: number,
   look: Look,
-): Rect | null {
+): Written {
   const { badge, title } = face(box);
   const sign = box.canOpen && scale >= TEXT_FROM && !look.still ? 14 : 0;
   const isEnd = box.kind === "input" || box.kind === "output";
   const room = isEnd ? w - 12 : w - LEFT - RIGHT - (sign && sign + BESIDE);
   const beside = badge ? titleRuler().width(badge) + 12 + BESIDE : 0;
   const result = fitted(title, signOf(box), room, beside, h, scale);
-  if (!result) return null;
+  if (!result) return { toggle: null, size: 0 };
   const { text, size } = result;
   const end = badge ? (titleRuler().width(badge) * size) / 13 + size * 0.7 : 0;
   context.fillStyle = fill === look.theme.card ? look.theme.ink : inkOn(fill);
@@ -53,10 +56,10 @@ export function drawName(
     context.textAlign = "center";
     context.fillText(badge, x + w - sign - 6 - end / 2, y + h / 2 + size * 0.04);
   }
-  return sign ? { x: x + w - 24, y, w: 24, h } : null;
+  return { toggle: sign ? { x: x + w - 24, y, w: 24, h } : null, size };
 }
 
-/** The name and its size: whole, if need be without the signs that colours say as well, and else with its middle left out. */
+/** The name at the one size that all have: whole, if need be without the signs that colours say as well, or cut in the middle. */
 export function fitted(
   title: string,
   signs: string,
@@ -65,15 +68,13 @@ export function fitted(
   high: number,
   scale: number,
 ): { text: string; size: number } | null {
-  const most = Math.min(NAME / scale, high * 0.75);
-  const sizeOf = (text: string): number => Math.min(most, (room * 13) / (titleRuler().width(text) * WIDER + beside));
+  const size = NAME / scale;
+  if (size > high * 0.75) return null;
+  const wide = (room * 13) / size - beside;
   const plain = signs && title.startsWith(signs) ? title.slice(signs.length) : title;
-  const whole = [title, plain].find((text) => sizeOf(text) * scale >= SMALLEST && !text.includes("…"));
-  if (whole) return { text: whole, size: sizeOf(whole) };
-  const size = Math.min(most, SMALL / scale);
-  if (size * scale < SMALLEST) return null;
-  const text = titleRuler().fit(plain, (room * 13) / size - beside);
-  return text.length < FEWEST + 1 ? null : { text, size };
+  const whole = [title, plain].find((text) => titleRuler().width(text) <= wide && !text.includes("…"));
+  const text = whole ?? titleRuler().fit(title, wide);
+  return whole === undefined && text.length < signs.length + FEWEST ? null : { text, size };
 }
 
 export function drawWords(
@@ -82,9 +83,11 @@ export function drawWords(
   { x, y, w, h }: Rect,
   fill: string,
   look: Look,
-): Rect | null {
+): Written {
   const { theme } = look;
-  const { title, sub, badge } = face(box);
+  const { title, sub: plain, badge } = face(box);
+  // Under a heat map a box says the figure that its colour stands for.
+  const sub = look.heatText(box) || plain;
   const isEnd = box.kind === "input" || box.kind === "output";
   const plainFill = fill === theme.card;
   const ink = plainFill ? theme.ink : inkOn(fill);
@@ -92,19 +95,21 @@ export function drawWords(
   context.textBaseline = "middle";
   context.textAlign = isEnd ? "center" : "left";
   const left = isEnd ? x + w / 2 : x + 15;
-  context.fillStyle = ink;
-  context.font = `${box.kind === "op" ? 500 : 600} 13px ${FONT}`;
-  context.fillText(title, left, sub ? y + 15.5 : y + h / 2 + 0.5);
+  const { isAdded } = box;
+  context.fillStyle = isAdded && plainFill ? theme.faint : ink;
+  context.font = `${isAdded ? 400 : box.kind === "op" ? 500 : 600} 13px ${FONT}`;
+  context.fillText(title, left, sub && !isAdded ? y + 15.5 : y + h / 2 + 0.5);
   if (sub) {
     context.fillStyle = plainFill ? theme.faint : ink;
-    context.font = `11px ${FONT}`;
-    context.fillText(sub, left, y + 31.5);
+    context.font = SUB;
+    if (isAdded) context.fillText(sub, left + titleRuler().width(title) + 3, y + h / 2 + 0.5);
+    else context.fillText(sub, left, y + 31.5);
   }
   if (toggle) {
     context.fillStyle = plainFill ? theme.faint : ink;
     context.font = `600 15px ${FONT}`;
     context.textAlign = "center";
-    context.fillText("+", x + w - 13, y + 15);
+    context.fillText("+", x + w - 13, isAdded ? y + h / 2 : y + 15);
   }
   if (badge) {
     const width = titleRuler().width(badge) + 8;
@@ -116,5 +121,5 @@ export function drawWords(
     context.textAlign = "center";
     context.fillText(badge, x + w - 26 - width / 2, y + 15.5);
   }
-  return toggle ? { x: x + w - 25, y: y + 2, w: 24, h: 26 } : null;
+  return { toggle: toggle ? { x: x + w - 25, y: y + 2, w: 24, h: 26 } : null, size: 13 };
 }

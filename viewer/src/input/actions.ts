@@ -38,12 +38,14 @@ export function actionsOf(shell: Shell): Actions {
       void shell.refresh(app.selected);
       shell.say(app.views ? "views shown" : "views looked through");
     },
-    dock: (name) => shell.showDock(shell.docked === name ? "" : name),
+    dock: (name) => shell.toggleDock(name),
     theme: () => shell.switchTheme(),
     copy: () => void shell.copy(),
     saveSvg: () => saveSvg(app),
     escape: () => letGo(shell),
     help: () => shell.help.showModal(),
+    undo: () => shell.undo(-1),
+    redo: () => shell.undo(1),
     pick: (box) => {
       if (app.selected && app.selected.forest !== box.forest)
         shell.say(`${PHASES[box.forest.phases[0]]}: no line, but the same bytes`);

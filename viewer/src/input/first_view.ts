@@ -1,106 +1,237 @@
-/** What is open at first: as many levels as can be read in the window, and the way to the largest repeat. */
+/** What is open at first: the model, the repeat that weighs most, and what else weighs much, as far as it can be read. */
 
 import type { App } from "../app.ts";
-import { LEGIBLE } from "../draw/fitting.ts";
+import { AIM, largestScale, READABLE } from "../draw/fitting.ts";
 import type { View } from "../draw/view.ts";
-import type { Box, Opening } from "../tree/box.ts";
-import { eachShown, openingOf } from "../tree/expansion.ts";
+import type { Room } from "../layout/layered.ts";
+import type { Box } from "../tree/box.ts";
+import { eachShown, openingOf, snapshot } from "../tree/expansion.ts";
 
 const MOST_BOXES = 90;
-const MOST_STEPS = 6;
+const MOST_STEPS = 60;
+const MOST_LOOKED_AT = 400; // boxes among which the heaviest repeat is looked for
 const LONE = 8; // boxes beside a module up to which it counts as what the frame is about
-const ENOUGH = 3; // instances that make a repeat worth a step further in
-const MANY = 6; // in one phase alone
-const COMFORTABLE = 0.75; // scale for another level; for a repeat to be seen, the least that can be read will do
+const TRIED = 3; // boxes that are tried, the heaviest first, before the picture counts as full
+const TRIED_IN_EMPTINESS = 8;
+const HEAVY = 0.02; // of the run: what weighs less is opened only where there would be emptiness
+const WORTH_A_CUT = 0.3; // of the run: for less, no chain is cut that can be read in one piece
+const WORTH = 0.1; // of the run: a repeat that weighs less is not what the model is about
+const MOST_OF_IT = 0.5; // of the run: a repeat that weighs less is opened only where there is room for all of it
+const HALF = 0.55;
+const LOWER = [1, 0.7, 0.5, 0.35]; // heights of the room that a layout is made for: in a lower one, chains stand in more columns
 
-/** Open level by level while names can be read when all of it is fitted; leaves the scene laid out. */
-export async function openFirstView(app: App, view: View): Promise<void> {
-  app.room = view.room;
+/** Sizes of windows that many people have: what the first screen of a smaller one opens, that of a larger one opens as well. */
+const WINDOWS: Room[] = [
+  { w: 1280, h: 720 },
+  { w: 1440, h: 900 },
+  { w: 1920, h: 1080 },
+  { w: 2560, h: 1440 },
+];
+
+/**
+ * Open what weighs most, one box after another, while all that boxes say can be read when the whole is fitted.
+ *
+ * A repeat is what a model consists of: where there is no room for one, it is opened all the same, and the window shows a
+ * part of the sheet. Leaves the scene laid out; returns the box that has to be in sight.
+ */
+export async function openFirstView(app: App, view: View): Promise<Box | null> {
   const { roots } = app;
   for (const root of roots) for (const box of snapshot(root).keys()) if (box !== root) box.opening = "closed";
-  const levels = roots.map(openLone);
-  await app.relayout();
-  app.room = view.room; // now that there is a legend
-  await app.relayout();
-  for (let step = 0; step < MOST_STEPS; step++) {
-    const before = roots.map(snapshot);
-    const opened = roots.map((root, i) => openLevel(root, levels[i] + step));
-    if (!opened.some(Boolean)) break;
-    if (await fits(app, view, COMFORTABLE)) continue;
-    before.forEach(restore);
-    break;
+  app.lower = 1;
+  const rooms = roomsUpTo(view.room);
+  for (const root of roots) openModel(root);
+  for (const [number, root] of roots.entries()) {
+    const repeat = heaviestRepeat(root);
+    const share = repeat ? weight(repeat) / weight(root) : 0;
+    if (!repeat || share < WORTH) continue;
+    const opened = openTo(repeat);
+    const isAbout = !number && share >= MOST_OF_IT;
+    if (!isAbout && !(await fits(app, number ? rooms[rooms.length - 1] : rooms[0])))
+      for (const box of opened) box.opening = "closed";
   }
-  if (!(await showRepeats(app, view, roots, ENOUGH)))
-    for (const root of roots) await showRepeats(app, view, [root], MANY);
+  for (const room of rooms) {
+    for (const lower of LOWER) {
+      app.lower = lower;
+      await openHeaviest(app, roots, room);
+      if (used(app, room) >= HALF) break;
+    }
+  }
+  await settleShape(app, rooms[rooms.length - 1]);
+  return heaviest(roots);
+}
+
+/** Lay out in the shape that fills most of a room. */
+async function settleShape(app: App, room: Room): Promise<void> {
+  app.room = room;
+  let [best, most] = [1, -1];
+  for (const lower of LOWER) {
+    app.lower = lower;
+    await app.relayout();
+    const isWhole = fitsIn(app, room);
+    const share = isWhole ? used(app, room) : 0;
+    if (share > most + 0.03) [best, most] = [lower, share];
+    if (lower === 1 && share >= HALF) return;
+  }
+  app.lower = best;
   await app.relayout();
 }
 
-/** Open the way to the largest repeats, in all of these or in none. */
-async function showRepeats(app: App, view: View, roots: Box[], least: number): Promise<boolean> {
-  const before = roots.map(snapshot);
-  let opened = false;
-  roots.forEach((root, i) => {
-    if (repeatShown(root)) return;
-    if (openToRepeat(root) >= least) opened = true;
-    else restore(before[i]);
-  });
-  if (!opened || (await fits(app, view, LEGIBLE))) return true;
-  before.forEach(restore);
-  return false;
+/** The room in usual windows that are smaller than this one, and its own. */
+function roomsUpTo(room: Room): Room[] {
+  const smaller = WINDOWS.filter(
+    ({ w, h }) => w <= innerWidth && h <= innerHeight && (w < innerWidth || h < innerHeight),
+  );
+  return [
+    ...smaller.map(({ w, h }) => ({ w: room.w - (innerWidth - w) / AIM, h: room.h - (innerHeight - h) / AIM })),
+    room,
+  ].filter(({ w, h }) => w > 0 && h > 0);
 }
 
-async function fits(app: App, view: View, scale: number): Promise<boolean> {
-  let boxes = 0;
-  for (const root of app.roots) boxes += visible(root);
-  if (boxes > MOST_BOXES || !(await app.relayout())) return false;
-  const { width, height } = app.scene!;
-  return view.around({ x: 0, y: 0, w: width, h: height }).scale >= scale;
-}
-
-/** Open the modules that are alone in their frame; returns the level that comes next. */
-function openLone(root: Box): number {
-  let lone = root;
-  while (true) {
-    const inside = lone.children.filter((box) => !box.isView);
-    const modules = inside.filter((box) => box.canOpen);
-    if (modules.length !== 1 || inside.length > LONE || modules[0].kind !== "module") return lone.level + 1;
-    modules[0].opening = "all";
-    lone = modules[0];
-  }
-}
-
-function openLevel(root: Box, level: number): boolean {
-  const results: Box[] = [];
-  eachShown(root, (box) => {
-    if (box.opening === "closed" && box.canOpen && box.level <= level && results.length < MOST_BOXES) results.push(box);
-  });
-  const worth = results.filter((box) => box.children.some((child) => child.canOpen));
-  for (const box of worth) box.opening = openingOf(box);
-  return worth.length > 0;
-}
-
-function isRepeat(box: Box): boolean {
-  return box.kind === "fold" && box.count >= ENOUGH && box.elements[0] < 0;
-}
-
-function repeatShown(root: Box): boolean {
-  let result = false;
-  eachShown(root, (box) => (result ||= isRepeat(box)));
+/** Of all closed boxes the one that weighs most. */
+function heaviest(roots: Box[]): Box | null {
+  let result: Box | null = null;
+  for (const root of roots)
+    eachShown(root, (box) => {
+      if (box !== root && box.opening === "closed" && (!result || weight(box) > weight(result))) result = box;
+    });
   return result;
 }
 
-/** Open what weighs most, and in it what weighs most, until a repeat of modules is to be seen; returns how many it has. */
-function openToRepeat(root: Box): number {
-  let box = root;
-  while (true) {
-    const inside = box.inside.filter((child) => child.canOpen);
-    const repeats = inside.filter(isRepeat);
-    if (repeats.length) return Math.max(...repeats.map((repeat) => repeat.count));
-    if (!inside.length) return 0;
-    box = inside.reduce((a, b) => (b.operations > a.operations ? b : a));
-    if (box.kind !== "module") return 0;
-    if (box.opening === "closed") box.opening = "all";
+/** Open what weighs most, and its counterparts in other phases, one after another, while all of it can be read in a room. */
+async function openHeaviest(app: App, roots: Box[], room: Room): Promise<void> {
+  const total = roots.reduce((sum, root) => sum + weight(root), 0);
+  if (!(await fits(app, room))) return;
+  for (let step = 0; step < MOST_STEPS; step++) {
+    const isEmpty = used(app, room) < HALF;
+    const groups = closedGroups(roots).filter((group) => isEmpty || weightOf(group) >= HEAVY * total);
+    let opened = false;
+    const now = cuts(app);
+    for (const group of groups.slice(0, isEmpty ? TRIED_IN_EMPTINESS : TRIED)) {
+      const most = isEmpty || weightOf(group) >= WORTH_A_CUT * total ? Infinity : now;
+      opened = await tryToOpen(app, group, room, most);
+      if (opened) break;
+    }
+    if (!opened) return;
   }
+}
+
+/** Open all of them, or the first alone, where that fits and no more chains are cut than so many. */
+async function tryToOpen(app: App, group: Box[], room: Room, mostCuts: number): Promise<boolean> {
+  for (const some of group.length > 1 ? [group, group.slice(0, 1)] : [group]) {
+    for (const box of some) box.opening = openingOf(box);
+    if ((await fits(app, room)) && cuts(app) <= mostCuts) return true;
+    for (const box of some) box.opening = "closed";
+  }
+  return false;
+}
+
+/** How often a chain goes on in the next column. */
+function cuts(app: App): number {
+  return app.scene!.columns.reduce(
+    (sum, { results }) => results.reduce((inner, { columns }) => inner + columns - 1, sum),
+    0,
+  );
+}
+
+/** The closed boxes that are worth opening, the heaviest first; the same module stands together in all phases. */
+function closedGroups(roots: Box[]): Box[][] {
+  const groups = new Map<string, Box[]>();
+  for (const root of roots)
+    eachShown(root, (box) => {
+      if (box.opening !== "closed" || !isWorthOpening(box)) return;
+      const key = box.elements[0] < 0 ? `${box.kind} ${box.run.path(~box.elements[0])} ${box.label}` : box.key;
+      const group = groups.get(key);
+      if (group) group.push(box);
+      else groups.set(key, [box]);
+    });
+  return [...groups.values()].sort((a, b) => weightOf(b) - weightOf(a));
+}
+
+function weightOf(boxes: Box[]): number {
+  return boxes.reduce((sum, box) => sum + weight(box), 0);
+}
+
+/** What a box takes of the run: its time, or where none was taken the number of its operations. */
+function weight(box: Box): number {
+  return box.start < 0 ? 0 : box.forest.weight(box.start, box.end);
+}
+
+async function fits(app: App, room: Room): Promise<boolean> {
+  let boxes = 0;
+  for (const root of app.roots) boxes += visible(root);
+  if (boxes > MOST_BOXES) return false;
+  app.room = room;
+  return (await app.relayout()) && fitsIn(app, room);
+}
+
+/** Whether all of the sheet can be read when it is fitted in a room. */
+function fitsIn(app: App, room: Room): boolean {
+  const { width, height } = app.scene!;
+  return Math.max(width / room.w, height / room.h) * READABLE <= AIM;
+}
+
+/** The share of a room that the sheet takes when it is fitted. */
+function used(app: App, room: Room): number {
+  const { width, height } = app.scene!;
+  const scale = Math.min(largestScale(room.h * AIM), room.w / width, room.h / height);
+  return (width * height * scale * scale) / (room.w * room.h);
+}
+
+/** Open the module that a run is about: one that is alone, or all but alone. */
+function openModel(root: Box): void {
+  const inside = root.children.filter((box) => !box.isView);
+  const modules = inside.filter((box) => box.canOpen && box.kind !== "bundle");
+  if (modules.length === 1 && inside.length <= LONE && modules[0].kind === "module") modules[0].opening = "all";
+}
+
+/** Open a repeat and all that is around it; returns what was closed before. */
+function openTo(repeat: Box): Box[] {
+  const opened: Box[] = [];
+  for (let box: Box | null = repeat; box?.parent; box = box.parent)
+    if (box.opening === "closed") {
+      box.opening = box === repeat ? "one" : openingOf(box);
+      opened.push(box);
+    }
+  return opened;
+}
+
+/** What is in a box weighs no more than it: looked into by weight, the first repeat that is met is the heaviest. */
+function heaviestRepeat(root: Box): Box | null {
+  const waiting = [root];
+  for (let looked = 0; waiting.length && looked < MOST_LOOKED_AT; looked++) {
+    let best = 0;
+    for (let i = 1; i < waiting.length; i++) if (weight(waiting[i]) > weight(waiting[best])) best = i;
+    const [box] = waiting.splice(best, 1);
+    if (isRepeat(box)) return box;
+    if (box === root || box.kind === "module") waiting.push(...box.children.filter((child) => child.canOpen));
+  }
+  return null;
+}
+
+/** Whether there are modules in it: the operations of a layer say less than its name. */
+function isWorthOpening(box: Box): boolean {
+  if (!box.canOpen || box.kind === "bundle") return false;
+  const inside = box.kind === "fold" && box.children.length ? box.children[0].children : box.children;
+  return inside.some((child) => child.canOpen);
+}
+
+/** Whether a box stands for several calls of modules, or for several turns of a loop that calls some. */
+export function isRepeat(box: Box): boolean {
+  return (
+    box.kind === "fold" &&
+    box.elements.subarray(0, box.period).some((element) => element < 0 && isModule(box, ~element))
+  );
+}
+
+function isModule(box: Box, scope: number): boolean {
+  return box.run.module(scope)[2] === "module";
+}
+
+/** Whether something is closed that has modules in it. */
+export function hasClosed(root: Box): boolean {
+  let result = false;
+  eachShown(root, (box) => (result ||= box.opening === "closed" && isWorthOpening(box)));
+  return result;
 }
 
 function visible(root: Box): number {
@@ -109,16 +240,4 @@ function visible(root: Box): number {
     if (box.opening === "closed" && !box.isView) count += 1;
   });
   return count;
-}
-
-type Openings = Map<Box, Opening>;
-
-function snapshot(root: Box): Openings {
-  const result: Openings = new Map();
-  eachShown(root, (box) => result.set(box, box.opening));
-  return result;
-}
-
-function restore(openings: Openings): void {
-  for (const [box, opening] of openings) box.opening = opening;
 }

@@ -35,7 +35,7 @@ export function encode(
   parts.set("open", open.length > MOST_OPEN ? "all" : open.join(" "));
   const x = (size.w / 2 - camera.x) / camera.scale;
   const y = (size.h / 2 - camera.y) / camera.scale;
-  parts.set("room", `${app.room.w},${app.room.h}`);
+  parts.set("room", `${app.room.w},${app.room.h}${app.lower < 1 ? `,${app.lower}` : ""}`);
   parts.set(
     "at",
     [x, y]
@@ -61,7 +61,12 @@ export interface Wanted {
   selected: string;
   open: Map<string, number> | "all" | null;
   at: [number, number, number] | null;
-  room: { w: number; h: number } | null; // what the layout was made for
+  room: { w: number; h: number } | null; // what the layout was made for, and how much of its height
+  lower: number;
+}
+
+function isRoom(numbers: number[]): boolean {
+  return numbers.length >= 2 && numbers.slice(0, 2).every((n) => n >= 100 && n < 1e5);
 }
 
 export function decode(hash: string): Wanted {
@@ -100,7 +105,8 @@ export function decode(hash: string): Wanted {
                   return [name, shown === undefined ? -1 : Number(shown)];
                 }),
             ),
-    room: room.length === 2 && room.every((n) => n >= 100 && n < 1e5) ? { w: room[0], h: room[1] } : null,
+    room: isRoom(room) ? { w: room[0], h: room[1] } : null,
+    lower: isRoom(room) && room[2] > 0.2 && room[2] < 1 ? room[2] : 1,
     at: at.length === 3 && at.every(Number.isFinite) && at[2] > 0 ? [at[0], at[1], at[2]] : null,
   };
 }

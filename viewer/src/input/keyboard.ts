@@ -26,13 +26,22 @@ export interface Actions {
   saveSvg: () => void;
   escape: () => void;
   help: () => void;
+  undo: () => void;
+  redo: () => void;
   pick: (box: Box) => void;
 }
 
 export function listen(app: App, actions: Actions): void {
   document.addEventListener("keydown", (event) => {
     const target = event.target as HTMLElement;
-    if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)) return;
+    if (/^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)) return;
+    if ((event.ctrlKey || event.metaKey) && /^[zy]$/i.test(event.key)) {
+      event.preventDefault();
+      if (event.shiftKey || event.key.toLowerCase() === "y") actions.redo();
+      else actions.undo();
+      return;
+    }
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "Enter" && target.closest("button, th, tr")) return;
     if (event.key === " " && target.closest("button")) return;
     if (document.querySelector("dialog[open]")) return;
@@ -64,6 +73,8 @@ function act(app: App, actions: Actions, event: KeyboardEvent): boolean {
       d: actions.theme,
       c: actions.copy,
       s: actions.saveSvg,
+      u: actions.undo,
+      U: actions.redo,
       Escape: actions.escape,
       "?": actions.help,
       Enter: () => selected && (event.shiftKey ? actions.showAll(selected) : actions.toggle(selected)),

@@ -1,4 +1,4 @@
-/** The side panel's edge: dragged, or moved with the arrow keys; the width is remembered. */
+/** The edges of the panels: dragged, or moved with the arrow keys; the width of the one at the side is remembered. */
 
 import { h } from "../dom.ts";
 
@@ -59,4 +59,38 @@ function kept(): number {
   } catch {
     return 0;
   }
+}
+
+const LOWEST = 90;
+
+/** The upper edge of the charts below the graph. */
+export function dockGrip(dock: HTMLElement): HTMLElement {
+  const grip = h("div", {
+    class: "grip across",
+    role: "separator",
+    tabindex: "0",
+    "aria-orientation": "horizontal",
+    "aria-label": "Height of the charts",
+    title: "Drag to make the charts taller; double click for their usual height",
+  });
+  const set = (height: number): void => {
+    const most = Math.max(LOWEST, innerHeight - 200);
+    dock.style.setProperty("--dock", `${Math.round(Math.min(Math.max(height, LOWEST), most))}px`);
+  };
+  grip.addEventListener("pointerdown", (event) => {
+    grip.setPointerCapture(event.pointerId);
+    event.preventDefault();
+  });
+  grip.addEventListener("pointermove", (event) => {
+    if (grip.hasPointerCapture(event.pointerId)) set(dock.getBoundingClientRect().bottom - event.clientY);
+  });
+  grip.addEventListener("dblclick", () => dock.style.removeProperty("--dock"));
+  grip.addEventListener("keydown", (event) => {
+    const by = { ArrowUp: STEP, ArrowDown: -STEP }[event.key];
+    if (by === undefined) return;
+    event.preventDefault();
+    event.stopPropagation();
+    set(dock.clientHeight + by);
+  });
+  return grip;
 }

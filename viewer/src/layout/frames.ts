@@ -33,15 +33,17 @@ export interface FrameResult {
   path: Float64Array;
   pathStart: Int32Array;
   crossings: number;
+  columns: number; // side by side, where its chain was cut
   flip?: Uint8Array; // by cell, whether the frame that it is was turned upside down
 }
 
 export const GAP = 26;
-export const RANK_GAP = 36;
+export const RANK_GAP = 26;
 const NARROW = 8; // between lines that pass a border
 const BESIDE_A_NAME = 6;
-const SHARE_OF_A_NAME = 0.08; // of the height of a frame, what is kept for its name
-const SHARE_OF_A_LARGE_ONE = 0.03;
+const A_WINDOW = 900; // height up to which a frame is looked at from near
+const SHARE_OF_A_NAME = 0.03; // of what a frame is taller than that, what its name has besides
+const MANY_LEVELS = 6; // of frames in a frame; with more, names have less of its height, which would grow with each by the same factor
 const LEAST: Room = { w: 280, h: 240 };
 const SHARED = 1.5; // frames that stand one below the other as if they were one
 const BESIDE = 50; // height that what stands in a frame above or below another frame takes from it
@@ -54,12 +56,14 @@ export class Layout {
     const results: FrameResult[] = new Array<FrameResult>(specs.length);
     const used = new Map<string, FrameResult>();
     const rooms = roomsOf(specs);
+    const levels = new Int32Array(specs.length); // of frames in each
     for (let i = specs.length - 1; i >= 0; i--) {
       const spec = specs[i];
+      for (const child of spec.child) if (child >= 0) levels[i] = Math.max(levels[i], levels[child] + 1);
       sizeCells(spec, results);
-      const signature = sign(spec, results, rooms[i]);
+      const signature = `${sign(spec, results, rooms[i])}:${levels[i]}`;
       const known = this.cache.get(signature) ?? used.get(signature);
-      results[i] = known ?? frame(spec, results, rooms[i]);
+      results[i] = known ?? frame(spec, results, rooms[i], levels[i]);
       used.set(signature, results[i]);
     }
     if (this.cache.size > 20_000) this.cache.clear();
@@ -139,7 +143,7 @@ function sign(spec: FrameSpec, results: FrameResult[], room: Room): string {
   for (let i = 0; i < spec.src.length; i++) {
     let key = keys.get(spec.key[i]);
     if (key === undefined) keys.set(spec.key[i], (key = keys.size));
-    hash.add(key);
+    hash.add(spec.key[i] < 0 ? -1 - key : key);
     hash.add(offset(spec, results, spec.src[i], spec.srcPort[i]) * 8);
     hash.add(offset(spec, results, spec.dst[i], spec.dstPort[i]) * 8);
   }
@@ -152,7 +156,7 @@ function offset(spec: FrameSpec, results: FrameResult[], cell: number, port: num
   return child >= 0 && port >= 0 ? results[child].x[port] + 4 - results[child].width / 2 : 0;
 }
 
-function frame(spec: FrameSpec, results: FrameResult[], room: Room): FrameResult {
+function frame(spec: FrameSpec, results: FrameResult[], room: Room, levels: number): FrameResult {
   const lines = {
     src: spec.src.slice(),
     dst: spec.dst.slice(),
@@ -161,13 +165,13 @@ function frame(spec: FrameSpec, results: FrameResult[], room: Room): FrameResult
     entry: Float64Array.from(spec.dst, (cell, i) => offset(spec, results, cell, spec.dstPort[i])),
   };
   const sheet = set(spec, lines, { gap: GAP, rankGap: RANK_GAP, wrap: true, room });
-  return dressed(spec, sheet);
+  return dressed(spec, sheet, levels);
 }
 
 /** The sheet with its margins and header, the right way up, its lines drawn out to the frame's border. */
-function dressed(spec: FrameSpec, sheet: Sheet): FrameResult {
+function dressed(spec: FrameSpec, sheet: Sheet, levels: number): FrameResult {
   const { pad } = spec;
-  const header = headerOf(spec, sheet.height);
+  const header = headerOf(spec.header, sheet.height, levels);
   const width = Math.max(sheet.width + 2 * pad, spec.least);
   const left = (width - sheet.width) / 2;
   const height = sheet.height + header + 2 * pad;
@@ -200,14 +204,16 @@ function dressed(spec: FrameSpec, sheet: Sheet): FrameResult {
     path,
     pathStart: sheet.pathStart,
     crossings: sheet.crossings,
+    columns: sheet.columns,
     flip: sheet.flip,
   };
 }
 
 /** What frames are in is looked at from farther away, and its name has to be larger then. */
-function headerOf({ header, child }: FrameSpec, inside: number): number {
-  if (!header || !child.some((frame) => frame >= 0)) return header;
-  return Math.max(header, Math.min(inside * SHARE_OF_A_NAME, header + inside * SHARE_OF_A_LARGE_ONE));
+function headerOf(header: number, inside: number, levels: number): number {
+  if (!header || !levels) return header;
+  const height = Math.max(0, inside - A_WINDOW) * Math.min(1, MANY_LEVELS / levels);
+  return header + height * SHARE_OF_A_NAME;
 }
 
 /** Lines through the upper border pass between the name and the buttons, where there is room. */

@@ -28,6 +28,8 @@ const MANY_LINES = 8;
 const COST_OF_EMPTINESS = 3; // of a few alike: two below each other and a third beside them are not read in their order
 const SOME_EMPTINESS = 0.1;
 const FEW = 4;
+const SLACK = 0.056; // the logarithm of how much larger than its room a sheet may be and still be read when it is fitted
+const STEEP = 2;
 const ALIKE = 1.3; // how much taller one of them may be
 
 export function wrapped(work: Work, cells: Cells, bands: Bands, rows: Rows, room: Room): Columns | null {
@@ -41,7 +43,7 @@ export function wrapped(work: Work, cells: Cells, bands: Bands, rows: Rows, room
   for (const upper of rows.upper) crossing[work.rank[upper]] += 1;
   let best: Int32Array | null = null;
   const whole = { w: Math.max(...bounds(extents)), h: height };
-  let least = oversize(whole, room);
+  let least = unreadable(whole, room, few);
   const guess = Math.round(Math.sqrt((height * room.w) / (room.h * whole.w)));
   const most = Math.min(MOST_COLUMNS, ranks >> 1, guess + 4);
   for (let tried = Math.max(2, guess - 4); tried <= most; tried++) {
@@ -59,6 +61,12 @@ export function wrapped(work: Work, cells: Cells, bands: Bands, rows: Rows, room
 function areFewAlike(ports: boolean[], { top, bottom }: Bands): boolean {
   const heights = [...ports.keys()].filter((rank) => !ports[rank]).map((rank) => bottom[rank] - top[rank]);
   return heights.length <= FEW && Math.max(...heights) <= ALIKE * Math.min(...heights);
+}
+
+/** The same as a cost: what can still be read when it is fitted costs little, and all beyond costs much. */
+function unreadable(sheet: Room, room: Room, few: boolean): number {
+  const over = oversize(sheet, room);
+  return over + (few ? 0 : STEEP * Math.max(0, over - SLACK));
 }
 
 /** How much smaller than life a sheet must be drawn to fit, as a logarithm. */
@@ -120,7 +128,7 @@ function costOf(
     from = to;
   }
   if (few) cost += COST_OF_EMPTINESS * Math.max(0, 1 - filled / (count * h) - SOME_EMPTINESS);
-  return cost + oversize({ w, h: h + 2 * (EDGE + most * CHANNEL) }, room);
+  return cost + unreadable({ w, h: h + 2 * (EDGE + most * CHANNEL) }, room, few);
 }
 
 /** Cuts near equal heights, where the fewest lines pass. */

@@ -1,4 +1,4 @@
-/** In a comparison: what is different in an operation that both runs have, in words. */
+/** In a comparison: what changed by module, and what is different in an operation that both runs have, in words. */
 
 import type { Run } from "../data/run.ts";
 import { count } from "../data/units.ts";
@@ -6,6 +6,7 @@ import { h } from "../dom.ts";
 import { more, nodeLink, section, type Go } from "./rows.ts";
 
 const MOST = 20;
+const MOST_LINES = 50;
 const CHANGED = 3;
 
 /** Operations of one operator that changed in the same way; the first stands for all. */
@@ -22,6 +23,26 @@ export function changeWords(run: Run, node: number): HTMLElement | null {
     ? said(run, row)
     : h("div", { class: "sub" }, "More changed than this page says in words: tv.compare(a, b).changed has them all.");
   return section("What changed, A → B", text);
+}
+
+/** What changed by module, each line a link to where that is. */
+export function moduleChanges(run: Run, go: Go): HTMLElement {
+  const { lines, a, b } = run.data.compare!;
+  const sides = a === b ? "A → B" : `${a} → ${b}`;
+  const shown = lines.slice(0, MOST_LINES);
+  return section(
+    `What changed, ${sides} (${count(lines.length)})`,
+    lines.length
+      ? h("div", { class: "changes words" }, ...shown.map((line) => lineLink(line, go)))
+      : h("p", { class: "sub" }, "Nothing that can be named by module."),
+    more(lines.length - shown.length),
+  );
+}
+
+function lineLink([path, what, node]: [string, string, number], go: Go): HTMLElement {
+  const words = [h("b", {}, path || "(root)"), h("span", {}, ` ${what}`)];
+  if (node < 0) return h("div", { class: "row" }, ...words);
+  return h("button", { class: "row link", type: "button", on: { click: () => go(node) } }, ...words);
 }
 
 /** The changed operations with their words, those that changed in the same way together and views last, and how many there are. */

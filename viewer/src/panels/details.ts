@@ -9,6 +9,8 @@ import type { SiteRow } from "../data/tables.ts";
 import { plural } from "../data/text.ts";
 import { count, size } from "../data/units.ts";
 import { button, h, replace } from "../dom.ts";
+import { edgeFacts, tensorBytes } from "../draw/edges.ts";
+import type { EdgeHit } from "../draw/scene.ts";
 import type { Box } from "../tree/box.ts";
 import { breakFacts } from "./breaks.ts";
 import { comparedRows, groupRows, singleRows } from "./figures.ts";
@@ -48,6 +50,7 @@ export class Details {
     const { app } = this;
     if (app.node >= 0) replace(this.element, ...this.operation(app.node));
     else if (app.selected) replace(this.element, ...this.group(app.selected));
+    else if (app.edges.length) replace(this.element, ...this.edge(app.edges));
     else
       replace(
         this.element,
@@ -69,6 +72,59 @@ export class Details {
       h("div", { class: "titles" }, h("h2", {}, title), h("div", { class: "sub" }, sub)),
       button("Copy", "Copy as Markdown (c)", () => this.copy(), { class: "icon copy" }),
     );
+  }
+
+  /** The tensor that passes along a line, who made it, and all who read it. */
+  private edge(hits: EdgeHit[]): HTMLElement[] {
+    const { run, scene } = this.app;
+    const { picture } = scene!.columns[hits[0].column];
+    const all = hits.map(({ edge }) => edgeFacts(picture, picture.edges[edge]));
+    const [first] = all;
+    const bytes = tensorBytes(run, first.value);
+    const maker = run.producer[run.rootOf(first.value)];
+    const views = new Set([first.value, ...all.map(({ read }) => read)].map((value) => run.rootOf(value)));
+    const readers = new Set<number>();
+    for (const hit of hits) {
+      const { target } = picture.edges[hit.edge];
+      for (const root of views)
+        for (const reader of this.readersOf(root)) {
+          const position = picture.forest.position[reader];
+          if (position >= 0 && picture.leaf[position] === target) readers.add(reader);
+        }
+    }
+    return [
+      this.heading(run.typeText(first.value), "tensor on a line"),
+      facts([
+        ["from", first.from],
+        ["to", [...new Set(all.map(({ to }) => to))].join(", ")],
+        ["bytes", bytes === null ? "not known" : size(bytes)],
+        ["is read as", first.read !== first.value ? `${run.typeText(first.read)}, a view of it` : ""],
+        ["tensors", first.count > 1 ? `${count(first.count)}, of which this is the first` : ""],
+        ["loop", first.isCarried ? "handed to the next turn" : ""],
+        ["adds up", all.some(({ isSum }) => isSum) ? "gradients of one tensor are summed there" : ""],
+      ]),
+      section("Tensor", this.value(first.value)),
+      maker >= 0 ? this.nodes("Made by", [maker]) : null,
+      this.nodes(
+        "Read by",
+        [...readers].sort((a, b) => a - b),
+      ),
+    ].filter((part): part is HTMLElement => part !== null);
+  }
+
+  /** The operations that read a value or a view of it; views are looked through. */
+  private readersOf(root: number): number[] {
+    const { run } = this.app;
+    const results: number[] = [];
+    const waiting = [root];
+    for (const value of waiting) {
+      for (const reader of run.readers(value)) {
+        if (!run.isView(reader)) results.push(reader);
+        else waiting.push(...run.outputs(reader));
+      }
+      if (waiting.length > MOST_LOOKED_AT) break;
+    }
+    return results;
   }
 
   private operation(node: number): HTMLElement[] {
@@ -187,7 +243,11 @@ export class Details {
         ["operations", count(box.operations)],
         ["comparison", run.difference ? (box.difference ? DIFFERENCES[box.difference] : "the same operations") : ""],
         ...groupRows(this.app, box),
-        ...(scope >= 0 && !run.difference ? singleRows(this.app, "scope", scope) : []),
+        ["phase", box.forest.phases.map((phase) => PHASES[phase]).join(" and ")],
+        // What was measured of the call itself is of its forward.
+        ...(scope >= 0 && !run.difference && box.forest.phases.includes(Phase.FORWARD)
+          ? singleRows(this.app, "scope", scope)
+          : []),
       ]),
       ...(compared.length ? comparedFacts(compared) : []),
       box.kind === "fold" ? differing(box, this.go) : null,
@@ -349,10 +409,7 @@ export class Details {
     ]
       .filter(Boolean)
       .join("\n");
-    const label =
-      isView && run.valueName[value] < 0 && run.valueName[root] >= 0
-        ? `${run.valueLabel(root)} (view)`
-        : run.valueLabel(value);
+    const label = run.originText(value);
     const role = run.roleOf(value);
     return h(
       "button",

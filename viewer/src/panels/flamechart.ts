@@ -11,6 +11,7 @@ import { fitCanvas, h, replace } from "../dom.ts";
 import { FAMILIES, blend, inkOn } from "../draw/theme.ts";
 import { FONT, Ruler } from "../draw/text.ts";
 
+export const LEFT = 64; // as in the chart of memory, so that the two stand on one clock
 const ROW = 19;
 const TOP = 36; // the clock, and the phases below it
 const PHASE = 18;
@@ -38,6 +39,7 @@ export class FlameChart {
   private from = 0;
   private to = 1;
   private ruler: Ruler | null = null;
+  private hues = new Map<string, string>();
   private drag: { x: number; from: number; to: number } | null = null;
   private moved = false;
   private scroll = 0;
@@ -45,11 +47,12 @@ export class FlameChart {
   constructor(
     readonly app: App,
     readonly go: (node: number) => void,
-    readonly goScope: (scope: number) => void,
+    readonly goScope: (scope: number, phase: number) => void,
   ) {
     new ResizeObserver(() => this.draw()).observe(this.canvas);
     app.on("look", () => this.draw());
     app.on("select", () => this.draw());
+    app.on("hover", () => this.draw());
     this.canvas.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
     this.canvas.addEventListener("pointerdown", (event) => {
       this.drag = { x: event.clientX, from: this.from, to: this.to };
@@ -58,7 +61,10 @@ export class FlameChart {
     });
     this.canvas.addEventListener("pointermove", (event) => this.onMove(event));
     this.canvas.addEventListener("pointerup", () => (this.drag = null));
-    this.canvas.addEventListener("pointerleave", () => (this.note.hidden = true));
+    this.canvas.addEventListener("pointerleave", () => {
+      this.note.hidden = true;
+      app.point(null);
+    });
     this.canvas.addEventListener("click", (event) => {
       if (!this.moved) this.pick(event);
     });
@@ -77,14 +83,14 @@ export class FlameChart {
 
   bars(): Bar[] {
     const bounds = this.canvas.getBoundingClientRect();
-    const scale = bounds.width / (this.to - this.from);
+    const scale = (bounds.width - LEFT) / (this.to - this.from);
     return this.chart!.rows.flatMap(({ owner, start, end }, row) =>
       Array.from(owner, (scope, bar) => ({
         scope: scope >= 0 ? scope : -1,
         node: scope < 0 ? ~scope : -1,
         label: this.barLabel(scope),
         row,
-        x: bounds.left + (start[bar] - this.from) * scale,
+        x: bounds.left + LEFT + (start[bar] - this.from) * scale,
         y: bounds.top + TOP + row * ROW - this.scroll,
         w: (end[bar] - start[bar]) * scale,
         h: ROW,
@@ -108,16 +114,15 @@ export class FlameChart {
           );
       });
     }
-    const classes = [...spans]
-      .sort((a, b) => b[1] - a[1])
-      .slice(0, CLASSES)
-      .map(([name]) => name);
+    const sorted = [...spans].sort((a, b) => b[1] - a[1]).map(([name]) => name);
+    this.hues = new Map(sorted.map((name, at) => [name, HUES[at % HUES.length]]));
+    const classes = sorted.slice(0, CLASSES);
     replace(
       this.key,
       h("span", { class: "sub" }, "module classes:"),
       ...classes.map((name) => {
         const swatch = h("i", { class: "swatch" });
-        swatch.style.background = blend("#ffffff", hueOf(name), 0.6);
+        swatch.style.background = blend("#ffffff", this.hues.get(name)!, 0.6);
         return h("span", { class: "key" }, swatch, name);
       }),
       this.app.run.columns.has("scope_recomputed") ? h("span", { class: "key" }, `${AGAIN}${RECOMPUTED}`) : null,
@@ -152,13 +157,13 @@ export class FlameChart {
 
   private share(event: MouseEvent): number {
     const bounds = this.canvas.getBoundingClientRect();
-    return (event.clientX - bounds.left) / Math.max(1, bounds.width);
+    return (event.clientX - bounds.left - LEFT) / Math.max(1, bounds.width - LEFT);
   }
 
   private onMove(event: PointerEvent): void {
     if (!this.chart) return;
     if (this.drag) {
-      const by = ((event.clientX - this.drag.x) / this.canvas.clientWidth) * (this.drag.to - this.drag.from);
+      const by = ((event.clientX - this.drag.x) / (this.canvas.clientWidth - LEFT)) * (this.drag.to - this.drag.from);
       if (Math.abs(event.clientX - this.drag.x) > 3) this.moved = true;
       const shift = Math.max(this.chart.from - this.drag.from, Math.min(this.chart.to - this.drag.to, -by));
       this.from = this.drag.from + shift;
@@ -169,6 +174,7 @@ export class FlameChart {
     const hit = this.at(event);
     this.canvas.style.cursor = hit ? "pointer" : "grab";
     this.note.hidden = !hit;
+    this.app.point(null, hit ? this.nodeOf(hit.bars, hit.bar) : -1);
     if (!hit) return;
     this.note.textContent = this.describe(hit.bars, hit.bar);
     const [x, y] = [event.offsetX, event.offsetY];
@@ -195,7 +201,7 @@ export class FlameChart {
     const { run } = this.app;
     const starts = run.metrics.get("start_ns");
     const result = { time: 0, count: 0, phase: 0 };
-    if (!starts) return result;
+    if (!starts) return { ...result, phase: run.nodePhase[from] ?? 0 };
     for (let node = firstAfter(starts.values, from - 1); node < run.count && starts.values[node] < to; node++) {
       if (!result.count) result.phase = run.nodePhase[node];
       result.time += run.metric("time_ns", node) ?? 0;
@@ -225,8 +231,17 @@ export class FlameChart {
     const hit = this.at(event);
     if (!hit) return;
     const owner = hit.bars.owner[hit.bar];
-    if (owner >= 0) this.goScope(owner);
+    if (owner >= 0) this.goScope(owner, this.inside(hit.bars.start[hit.bar], hit.bars.end[hit.bar]).phase);
     else this.go(~owner);
+  }
+
+  /** The operation that a bar is, or the first in it. */
+  private nodeOf(bars: Bars, bar: number): number {
+    const owner = bars.owner[bar];
+    if (owner < 0) return ~owner;
+    const starts = this.app.run.metrics.get("start_ns");
+    const first = this.chart!.isTime && starts ? firstAfter(starts.values, bars.start[bar] - 1) : bars.start[bar];
+    return Math.min(this.app.run.count - 1, first);
   }
 
   draw(): void {
@@ -237,10 +252,15 @@ export class FlameChart {
     this.ruler ??= new Ruler(`11px ${FONT}`);
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
-    const scale = width / (this.to - this.from);
+    const scale = (width - LEFT) / (this.to - this.from);
     context.font = `11px ${FONT}`;
     context.textBaseline = "middle";
     context.textAlign = "left";
+    context.save();
+    context.beginPath();
+    context.rect(LEFT, 0, width - LEFT, height);
+    context.clip();
+    context.translate(LEFT, 0);
     this.chart.rows.forEach((bars, row) => {
       const y = TOP + row * ROW - this.scroll;
       if (y > height || y < TOP - ROW) return;
@@ -267,7 +287,22 @@ export class FlameChart {
       context.fillText(this.chart.isTime ? duration(tick) : count(tick), x + 3, 9);
       context.fillRect(x, 3, 1, 12);
     }
-    this.strip(context, width, scale);
+    this.strip(context, width - LEFT, scale);
+    this.cursor(context, scale, height);
+    context.restore();
+    if (this.chart.isTime) this.app.setClock(this.from, this.to);
+  }
+
+  /** What the pointer is on, here or elsewhere, as a band over all rows. */
+  private cursor(context: CanvasRenderingContext2D, scale: number, height: number): void {
+    const span = this.app.hoverSpan;
+    const starts = this.app.run.metrics.get("start_ns");
+    if (!span) return;
+    const begin = (node: number): number => (this.chart!.isTime ? starts!.values[node] : node);
+    const end = this.chart!.isTime ? begin(span[1]) + (this.app.run.metric("time_ns", span[1]) ?? 0) : span[1] + 1;
+    const x = (begin(span[0]) - this.from) * scale;
+    context.fillStyle = `${this.app.theme.accent}30`;
+    context.fillRect(x, 0, Math.max(2, (end - this.from) * scale - x), height);
   }
 
   /** The phases, as a strip above the bars. */
@@ -300,7 +335,7 @@ export class FlameChart {
     const wide = end - x;
     const label = this.barLabel(owner);
     const family = owner >= 0 ? "module" : (run.data.families[run.name(~owner)] ?? "elementwise");
-    const base = owner >= 0 ? hueOf(run.module(owner)[1]) : FAMILIES[family];
+    const base = owner >= 0 ? (this.hues.get(run.module(owner)[1]) ?? HUES[0]) : FAMILIES[family];
     const isOn = owner < 0 ? ~owner === app.node : app.selected?.scope === owner;
     const fill = blend(theme.card, base, owner >= 0 ? 0.38 : 0.72);
     context.fillStyle = isOn ? theme.accent : fill;
@@ -313,20 +348,24 @@ export class FlameChart {
 }
 
 const PHASE_COLORS: Record<string, string> = { forward: "#2f86c8", backward: "#dd8a2c", optimizer: "#84973a" };
-const HUES = ["#2f86c8", "#dd8a2c", "#1fa08c", "#9b6cc9", "#d1a10f", "#cf5f6b", "#5f9e35", "#7a6bd1"];
-
-function hueOf(name: string): string {
-  return HUES[hash(name) % HUES.length];
-}
-
-function hash(text: string): number {
-  let result = 7;
-  for (let i = 0; i < text.length; i++) result = (result * 31 + text.charCodeAt(i)) >>> 0;
-  return result;
-}
+/** Given to classes of modules in the order of the time that they take. */
+const HUES = [
+  "#2f86c8",
+  "#dd8a2c",
+  "#1fa08c",
+  "#9b6cc9",
+  "#d1a10f",
+  "#cf5f6b",
+  "#5f9e35",
+  "#7a6bd1",
+  "#8c6d4f",
+  "#4fb0d0",
+  "#b45fb0",
+  "#7d93ab",
+];
 
 /** The first place whose number is larger. */
-function firstAfter(numbers: ArrayLike<number>, limit: number): number {
+export function firstAfter(numbers: ArrayLike<number>, limit: number): number {
   let low = 0;
   let high = numbers.length;
   while (low < high) {

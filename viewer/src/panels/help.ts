@@ -21,6 +21,7 @@ export const KEYS: [string, string][] = [
   ["p", "light up the whole path to producers and consumers"],
   ["v", "show or hide views"],
   ["m  t", "memory timeline, time flame chart"],
+  ["u  or  Ctrl z", "undo a change of the view; Shift: redo"],
   ["d", "dark or light"],
   ["c", "copy the selection as Markdown"],
   ["s", "save the view as SVG"],

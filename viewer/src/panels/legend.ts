@@ -12,7 +12,7 @@ export function legendOf(app: App): HTMLElement[] {
   if (ramp.length) {
     const bar = h("div", { class: "ramp" });
     bar.style.background = `linear-gradient(to right, ${ramp.join(", ")})`;
-    results.push(bar, h("div", { class: "ticks" }, ...ticks.map((text) => h("span", {}, text))));
+    results.push(h("div", {}, bar, h("div", { class: "ticks" }, ...ticks.map((text) => h("span", {}, text)))));
   }
   return [...results, ...swatches.map(([color, text]) => swatch(color, text))];
 }

@@ -38,26 +38,39 @@ export function comparedFacts(rows: Fact[]): HTMLElement[] {
   return [facts(rows, ["A", "B", "B − A"]), ...(isLow ? [h("p", { class: "sub" }, LEFT_OUT)] : [])];
 }
 
+/** Text with the letters that a pattern matches brought out. */
+export function markedText(text: string, marks: RegExp | null): (string | HTMLElement)[] {
+  if (!marks) return [text];
+  const pieces: (string | HTMLElement)[] = [];
+  let end = 0;
+  for (const match of text.matchAll(marks)) {
+    if (!match[0]) continue;
+    pieces.push(text.slice(end, match.index), h("mark", {}, match[0]));
+    end = match.index + match[0].length;
+  }
+  return [...pieces, text.slice(end)];
+}
+
 /** A path of which the end stays to be seen where there is no room for all of it. */
-export function pathText(path: string, after = ""): HTMLElement {
+export function pathText(path: string, after = "", marks: RegExp | null = null): HTMLElement {
   const parts = path.split(".");
   let tail = parts.pop()!;
   while (parts.length && tail.length + parts[parts.length - 1].length < LONGEST_TAIL) tail = `${parts.pop()}.${tail}`;
   return h(
     "span",
     { class: "sub path", title: path + after },
-    h("span", { class: "path-head" }, path.slice(0, path.length - tail.length)),
-    h("span", { class: "path-tail" }, tail + after),
+    h("span", { class: "path-head" }, ...markedText(path.slice(0, path.length - tail.length), marks)),
+    h("span", { class: "path-tail" }, ...markedText(tail, marks), after),
   );
 }
 
-export function nodeLink(run: Run, node: number, go: Go, extra = ""): HTMLElement {
+export function nodeLink(run: Run, node: number, go: Go, extra = "", marks: RegExp | null = null): HTMLElement {
   const path = run.where(run.nodeScope[node]);
   return h(
     "button",
     { class: "row link", type: "button", on: { click: () => go(node) } },
-    h("b", {}, run.name(node)),
-    pathText(path, ` · ${PHASES[run.nodePhase[node]]} · ${count(node)}`),
+    h("b", {}, ...markedText(run.name(node), marks)),
+    pathText(path, ` · ${PHASES[run.nodePhase[node]]} · ${count(node)}`, marks),
     extra ? h("span", { class: "amount" }, extra) : "",
   );
 }

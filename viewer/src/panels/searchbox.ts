@@ -6,7 +6,7 @@ import { metricNames, search, type Found } from "../data/query.ts";
 import { isRecomputed, RECOMPUTED } from "../data/recomputed.ts";
 import { plural } from "../data/text.ts";
 import { h, replace } from "../dom.ts";
-import { nodeLink, pathText, type Go } from "./rows.ts";
+import { markedText, nodeLink, pathText, type Go } from "./rows.ts";
 
 const SHOWN = 200;
 
@@ -20,7 +20,9 @@ export class SearchBox {
   readonly results = h("div", { class: "results", hidden: true, role: "listbox" });
   readonly element = h("div", { class: "search" }, this.input, this.results);
   found: Found | null = null;
-  private at = -1;
+  /** The row that Enter takes, and the text that the rows answer. */
+  private at = 0;
+  private asked = "";
 
   constructor(
     readonly app: App,
@@ -40,9 +42,18 @@ export class SearchBox {
     });
   }
 
+  /** A search as an address brings it back: its hits brought out, its list shut. */
+  show(text: string): void {
+    if (!text && !this.input.value) return;
+    this.input.value = text;
+    this.run();
+    this.results.hidden = true;
+  }
+
   run(): void {
     const text = this.input.value.trim();
-    this.at = -1;
+    this.at = 0;
+    this.asked = text;
     this.results.hidden = false;
     if (!text) {
       this.found = null;
@@ -52,7 +63,7 @@ export class SearchBox {
       return;
     }
     this.found = search(this.app.run, text);
-    const { nodes, scopes, total, error, mask } = this.found;
+    const { scopes, total, error, mask } = this.found;
     this.app.mark(error || !total ? null : mask);
     this.marked();
     const summary =
@@ -60,11 +71,38 @@ export class SearchBox {
     replace(
       this.results,
       h("div", { class: error ? "sub error" : "sub", role: "status" }, summary),
-      ...scopes.slice(0, 40).map((scope) => this.scopeRow(scope)),
-      ...nodes
-        .slice(0, SHOWN)
-        .map((node) => nodeLink(this.app.run, node, (n) => this.pick(() => this.go(n)), this.amount(node))),
+      ...this.rows(this.found.marks),
     );
+    this.highlight(0);
+  }
+
+  /** Modules and operations in one list, best first; a module has no operation. */
+  hits(): { node: number; scope: number }[] {
+    if (!this.found) return [];
+    const { nodes, nodeRank, scopes, scopeRank } = this.found;
+    const hits: { node: number; scope: number }[] = [];
+    let [node, scope] = [0, 0];
+    while (hits.length < SHOWN && (node < nodes.length || scope < scopes.length)) {
+      if (node >= nodes.length || scopeRank[scope] <= nodeRank[node]) hits.push({ node: -1, scope: scopes[scope++] });
+      else hits.push({ node: nodes[node], scope: this.app.run.nodeScope[nodes[node++]] });
+    }
+    return hits;
+  }
+
+  private rows(marks: RegExp | null): HTMLElement[] {
+    return this.hits().map(({ node, scope }) =>
+      node < 0
+        ? this.scopeRow(scope, marks)
+        : nodeLink(this.app.run, node, () => this.pick(() => this.go(node)), this.amount(node), marks),
+    );
+  }
+
+  /** The row that Enter takes. */
+  private highlight(at: number): void {
+    const rows = [...this.results.querySelectorAll<HTMLElement>(".row")];
+    this.at = Math.max(0, Math.min(rows.length - 1, at));
+    rows.forEach((row, index) => row.classList.toggle("on", index === this.at));
+    rows[this.at]?.scrollIntoView({ block: "nearest" });
   }
 
   private amount(node: number): string {
@@ -74,18 +112,17 @@ export class SearchBox {
     return amount === null || !show ? "" : show(amount);
   }
 
-  private scopeRow(scope: number): HTMLElement {
-    const [path, type] = this.app.run.module(scope);
-    const call = this.app.run.scopeCall[scope];
+  private scopeRow(scope: number, marks: RegExp | null): HTMLElement {
+    const { run } = this.app;
+    const [path, type] = run.module(scope);
+    const facts = [path ? type : "", run.scopeCall[scope] ? `call ${run.scopeCall[scope] + 1}` : ""];
+    if (isRecomputed(run, scope)) facts.push(RECOMPUTED);
+    if (!run.ranAnything(scope)) facts.push("ran no operation");
     return h(
       "button",
       { class: "row link", type: "button", on: { click: () => this.pick(() => this.goScope(scope)) } },
-      path ? pathText(path) : h("b", {}, type),
-      h(
-        "span",
-        { class: "kind" },
-        `${path ? type : ""}${call ? ` · call ${call + 1}` : ""}${isRecomputed(this.app.run, scope) ? ` · ${RECOMPUTED}` : ""}`,
-      ),
+      path ? pathText(path, "", marks) : h("b", {}, ...markedText(type, marks)),
+      h("span", { class: "kind" }, ...markedText(facts.filter(Boolean).join(" · "), marks)),
     );
   }
 
@@ -95,7 +132,6 @@ export class SearchBox {
   }
 
   private onKey(event: KeyboardEvent): void {
-    const rows = [...this.results.querySelectorAll<HTMLElement>(".row")];
     if (event.key === "Escape") {
       if (this.input.value) {
         this.input.value = "";
@@ -105,13 +141,11 @@ export class SearchBox {
       this.input.blur();
     } else if (event.key === "ArrowDown" || event.key === "ArrowUp") {
       event.preventDefault();
-      this.at = Math.max(0, Math.min(rows.length - 1, this.at + (event.key === "ArrowDown" ? 1 : -1)));
-      rows.forEach((row, index) => row.classList.toggle("on", index === this.at));
-      rows[this.at]?.scrollIntoView({ block: "nearest" });
+      this.highlight(this.at + (event.key === "ArrowDown" ? 1 : -1));
     } else if (event.key === "Enter") {
-      this.run();
-      const all = [...this.results.querySelectorAll<HTMLElement>(".row")];
-      (rows[this.at]?.isConnected ? rows[this.at] : all[Math.max(0, this.at)])?.click();
+      // What was typed last may still wait to be looked for.
+      if (this.input.value.trim() !== this.asked) this.run();
+      this.results.querySelectorAll<HTMLElement>(".row")[this.at]?.click();
       this.input.blur();
     }
     event.stopPropagation();

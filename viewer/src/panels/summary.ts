@@ -7,8 +7,9 @@ import type { Side } from "../data/tables.ts";
 import { plural } from "../data/text.ts";
 import { amount, count, duration, signed, size, type Show } from "../data/units.ts";
 import { h, replace } from "../dom.ts";
+import { answers, type Ask } from "./answers.ts";
 import { breakList } from "./breaks.ts";
-import { changeList } from "./changes.ts";
+import { changeList, moduleChanges } from "./changes.ts";
 import { comparedFacts, facts, section, type Fact, type Go } from "./rows.ts";
 
 /** What of the run's facts has a row of its own, and what the others are called. */
@@ -16,6 +17,7 @@ const OWN = new Set([
   "model",
   "wall_ns",
   "overhead_ns",
+  "overhead_error_ns",
   "parameters",
   "error",
   "backward",
@@ -50,6 +52,7 @@ export class Summary {
     readonly app: App,
     readonly go: Go,
     readonly goScope: (scope: number) => void,
+    readonly ask: Ask,
   ) {}
 
   show(): void {
@@ -78,18 +81,8 @@ export class Summary {
             { class: "hint" },
             "No operation ran: the model gave back what it was given, or did nothing with tensors.",
           ),
-      ...(compare
-        ? this.comparison(compare.sides)
-        : [
-            section(
-              "Run",
-              facts([
-                ["model", String(meta.model ?? "run")],
-                ...rows([this.own()]),
-                ...circumstances([this.own()], true),
-              ]),
-            ),
-          ]),
+      ...(compare ? this.comparison(compare.sides) : answers(this.app, this.ask)),
+      compare ? null : section("Run", facts([["model", String(meta.model ?? "run")], ...rows([this.own()])])),
       section(
         `Not captured (${count(missing.length)})`,
         missing.length
@@ -97,12 +90,14 @@ export class Summary {
           : h("p", { class: "sub" }, "Everything the run did was captured."),
       ),
       breakList(run, this.goScope),
+      compare ? null : section("Machine", facts(circumstances([this.own()], true))),
     );
   }
 
   private comparison(sides: Side[]): HTMLElement[] {
     const compare = this.app.run.data.compare!;
     return [
+      moduleChanges(this.app.run, this.go),
       section(
         "Comparison",
         facts(sides.map((side, i): Fact => [i ? "B" : "A", titleOf(side)])),
@@ -217,11 +212,17 @@ function figures(sides: Side[]): Figure[] {
     ...total("time of operations", "time_ns", duration),
     ...total("memory allocated", "alloc_bytes", size),
     ...total("FLOPs", "flops", amount),
-    ...total("bytes moved", "moved_bytes", size),
+    ...total("bytes accessed", "moved_bytes", size),
     { name: "peak memory", show: size, of: (side) => side.peak_bytes },
+    ...(sides.some((side) => number(side.meta.steady_peak_bytes) !== null)
+      ? [{ name: "from the second step on", show: size, of: (side: Side) => number(side.meta.steady_peak_bytes) }]
+      : []),
     { name: "wall time", show: duration, of: (side) => number(side.meta.wall_ns) },
     ...(sides.some((side) => number(side.meta.overhead_ns) !== null)
       ? [{ name: "of it to record", show: duration, of: (side: Side) => number(side.meta.overhead_ns) }]
+      : []),
+    ...(sides.some((side) => number(side.meta.overhead_error_ns))
+      ? [{ name: "give or take", show: duration, of: (side: Side) => number(side.meta.overhead_error_ns) }]
       : []),
     ...(sides.some((side) => number(side.meta.plain_wall_ns) !== null)
       ? [{ name: "without recording", show: duration, of: (side: Side) => number(side.meta.plain_wall_ns) }]

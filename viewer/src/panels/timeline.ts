@@ -4,16 +4,17 @@ import type { App } from "../app.ts";
 import { Memory } from "../data/memory.ts";
 import { nice, phaseStretches, type Stretch } from "../data/phases.ts";
 import { plural } from "../data/text.ts";
-import { count, size, sizes } from "../data/units.ts";
+import { count, duration, size, sizes } from "../data/units.ts";
 import { button, fitCanvas, h, replace } from "../dom.ts";
 import { USE_COLORS } from "../draw/theme.ts";
 import { FONT } from "../draw/text.ts";
+import { firstAfter, LEFT } from "./flamechart.ts";
 import { pathText } from "./rows.ts";
 
-const LEFT = 64;
 const TOP = 26; // the names of phases, and of the peak
 const BASE = 18; // the numbers of operations
 const MOST = 60;
+const REACH = 14; // pixels from the peak at which it is meant
 const SEEN = 0.004; // share of the peak below which a use has no area to be seen
 
 export class Timeline {
@@ -35,6 +36,11 @@ export class Timeline {
   memory: Memory | null = null;
   brush: [number, number] | null = null;
   private from: number | null = null;
+  /** Whether it stands below the clock of the flame chart; alone, a person chooses between time and operations. */
+  follows = false;
+  private byTime = false;
+  private hidden = new Set<number>(); // uses that are left out
+  private heights: Float64Array | null = null; // by operation, the bytes of the uses that are drawn
 
   constructor(
     readonly app: App,
@@ -43,12 +49,20 @@ export class Timeline {
     new ResizeObserver(() => this.draw()).observe(this.canvas);
     app.on("look", () => this.draw());
     app.on("select", () => this.draw());
+    app.on("hover", () => this.draw());
+    app.on("clock", () => {
+      if (this.isTime) this.draw();
+    });
+    this.canvas.addEventListener("pointerleave", () => app.point(null));
     this.canvas.addEventListener("pointerdown", (event) => {
       this.canvas.setPointerCapture(event.pointerId);
       this.from = this.nodeAt(event);
     });
     this.canvas.addEventListener("pointermove", (event) => {
-      if (this.from === null) return;
+      if (this.from === null) {
+        this.hover(event);
+        return;
+      }
       const to = this.nodeAt(event);
       this.setBrush(Math.min(this.from, to), Math.max(this.from, to));
     });
@@ -56,8 +70,8 @@ export class Timeline {
       const at = this.nodeAt(event);
       const { memory } = this;
       if (memory && this.from === at) {
-        const reach = Math.max(1, (14 * this.app.run.count) / Math.max(1, this.canvas.clientWidth - LEFT));
-        const near = Math.abs(at - memory.peak) <= reach;
+        const x = event.clientX - this.canvas.getBoundingClientRect().left;
+        const near = Math.abs(x - this.middle(memory.peak)) <= REACH;
         this.setBrush(near ? memory.peak : at, near ? memory.peak : at);
       }
       this.from = null;
@@ -106,6 +120,7 @@ export class Timeline {
       memory.live[use][at] > 0 || Array.prototype.some.call(memory.live[use], (bytes: number) => bytes > least);
     replace(
       this.key,
+      ...this.choices(),
       h("span", { class: "sub" }, `bytes alive ${when}:`),
       ...memory.words.flatMap((word, use) => {
         if (!isTold(use)) return [];
@@ -116,10 +131,97 @@ export class Timeline {
     );
   }
 
+  /** Whether it is drawn over time; without times, over operations. */
+  private get isTime(): boolean {
+    return (this.follows || this.byTime) && this.starts !== null;
+  }
+
+  private get starts(): ArrayLike<number> | null {
+    return this.app.run.metrics.get("start_ns")?.values ?? null;
+  }
+
+  /** The span that is shown: of time, or of operations. */
+  private get span(): [from: number, to: number] {
+    const { run, clock } = this.app;
+    if (!this.isTime) return [0, Math.max(1, run.count)];
+    if (this.follows && clock) return [clock.from, clock.to];
+    const last = run.count - 1;
+    return [this.starts![0], Math.max(this.starts![0] + 1, this.starts![last] + (run.metric("time_ns", last) ?? 0))];
+  }
+
+  /** Where an operation begins on the canvas; what comes after the last is the end. */
+  private left(node: number): number {
+    const [from, to] = this.span;
+    const { count } = this.app.run;
+    const at = this.isTime ? (node < count ? this.starts![node] : Math.max(to, this.starts![count - 1])) : node;
+    return LEFT + ((at - from) * (this.canvas.clientWidth - LEFT)) / (to - from);
+  }
+
+  private middle(node: number): number {
+    return this.isTime ? this.left(node) : (this.left(node) + this.left(node + 1)) / 2;
+  }
+
   private nodeAt(event: PointerEvent): number {
     const bounds = this.canvas.getBoundingClientRect();
     const share = (event.clientX - bounds.left - LEFT) / Math.max(1, bounds.width - LEFT);
-    return Math.max(0, Math.min(this.app.run.count - 1, Math.floor(share * this.app.run.count)));
+    const [from, to] = this.span;
+    const at = from + share * (to - from);
+    return Math.max(
+      0,
+      Math.min(this.app.run.count - 1, this.isTime ? firstAfter(this.starts!, at) - 1 : Math.floor(at)),
+    );
+  }
+
+  /** What is alive at the pointer: in the title of the chart, and in graph and time as well. */
+  private hover(event: PointerEvent): void {
+    if (!this.memory?.isKnown || !this.app.run.count) return;
+    const node = this.nodeAt(event);
+    this.app.point(null, node);
+    const { memory } = this;
+    const parts = memory.words
+      .map((word, use): [string, number] => [word, memory.live[use][node]])
+      .filter(([, bytes]) => bytes > 0)
+      .map(([word, bytes]) => `${word} ${size(bytes)}`);
+    this.canvas.title = `${size(memory.total[node])} during ${this.app.run.name(node)} (${count(node)})\n${parts.join("\n")}`;
+  }
+
+  /** By operation, the bytes of the uses that are drawn. */
+  private get shown(): Float64Array {
+    const memory = this.memory!;
+    if (this.heights) return this.heights;
+    const heights = memory.total.slice();
+    for (const use of this.hidden)
+      for (let node = 0; node < heights.length; node++) heights[node] -= memory.live[use][node];
+    return (this.heights = heights);
+  }
+
+  /** What can be chosen: over time or over operations, with parameters or without. */
+  private choices(): HTMLElement[] {
+    const choice = (label: string, title: string, isOn: boolean, act: () => void): HTMLElement =>
+      button(
+        label,
+        title,
+        () => {
+          act();
+          this.fill();
+          this.draw();
+        },
+        { "aria-pressed": String(isOn) },
+      );
+    const results: HTMLElement[] = [];
+    if (this.starts && !this.follows)
+      results.push(
+        choice("by time", "Over time instead of operations", this.byTime, () => (this.byTime = !this.byTime)),
+      );
+    const use = this.memory!.words.indexOf("parameter");
+    if (use >= 0)
+      results.push(
+        choice("parameters", "Show or leave out parameters", !this.hidden.has(use), () => {
+          if (!this.hidden.delete(use)) this.hidden.add(use);
+          this.heights = null;
+        }),
+      );
+    return results;
   }
 
   private fill(): void {
@@ -206,11 +308,12 @@ export class Timeline {
     context.clearRect(0, 0, width, height);
     const wide = width - LEFT;
     const high = height - BASE - TOP;
-    const most = memory.total[memory.peak] || 1;
-    const columns = Math.max(1, Math.min(Math.floor(wide), run.count));
+    const most = this.shown.reduce((a, b) => Math.max(a, b), 0) || 1;
+    const columns = Math.max(1, this.isTime ? Math.floor(wide) : Math.min(Math.floor(wide), run.count));
     const stacked = new Float64Array(columns);
     const peaks = this.peaks(columns);
     memory.live.forEach((steps, use) => {
+      if (this.hidden.has(use)) return;
       const [left, top] = [
         (i: number): number => LEFT + (i * wide) / columns,
         (i: number): number => TOP + high - (stacked[i] / most) * high,
@@ -235,21 +338,25 @@ export class Timeline {
 
   /** The numbers of operations below, and above the phases that they belong to. */
   private across(context: CanvasRenderingContext2D, width: number, high: number): void {
-    const { theme, run } = this.app;
+    const { theme } = this.app;
     const wide = width - LEFT;
-    const at = (node: number): number => LEFT + (node * wide) / Math.max(1, run.count);
-    const step = Math.max(1, nice(run.count / Math.max(2, wide / 90)));
+    const at = (node: number): number => this.left(node);
+    const [from, to] = this.span;
+    const zero = this.isTime ? this.starts![0] : 0;
+    const least = this.isTime ? 0 : 1;
+    const step = Math.max(least, nice((to - from) / Math.max(2, wide / 90)));
     context.fillStyle = theme.faint;
-    context.textAlign = "center";
-    for (let node = 0; node < run.count; node += step) {
-      context.fillRect(at(node), TOP + high, 1, 4);
-      context.textAlign = node ? (at(node) > width - 24 ? "right" : "center") : "left";
-      context.fillText(count(node), at(node), TOP + high + 11);
+    for (let tick = Math.ceil((from - zero) / step) * step; tick < to - zero; tick += step) {
+      const x = LEFT + ((tick + zero - from) * wide) / (to - from);
+      context.fillRect(x, TOP + high, 1, 4);
+      context.textAlign = x > LEFT + 1 ? (x > width - 24 ? "right" : "center") : "left";
+      context.fillText(this.isTime ? duration(tick) : count(tick), x, TOP + high + 11);
     }
     context.textAlign = "left";
     let free = 0;
     for (const { from, to, name } of this.phases) {
-      if (this.phases.length > 1 && at(from) >= free) context.fillRect(at(from), 0, 1, TOP + high);
+      if (at(to) < LEFT) continue;
+      if (this.phases.length > 1 && at(from) >= Math.max(free, LEFT)) context.fillRect(at(from), 0, 1, TOP + high);
       if (at(from) < free || at(to) - at(from) < context.measureText(name).width + 8) continue;
       context.fillText(name, at(from) + 4, 7);
       free = at(from) + context.measureText(name).width + 8;
@@ -260,20 +367,22 @@ export class Timeline {
   private peaks(columns: number): Int32Array {
     const { count } = this.app.run;
     const results = new Int32Array(columns);
+    const { shown } = this;
+    const [begin, end] = this.span;
+    const first = (share: number): number =>
+      this.isTime ? firstAfter(this.starts!, begin + share * (end - begin)) - 1 : Math.floor(share * count);
     for (let i = 0; i < columns; i++) {
-      const from = Math.floor((i * count) / columns);
-      const to = Math.max(from + 1, Math.floor(((i + 1) * count) / columns));
+      const from = Math.max(0, Math.min(count - 1, first(i / columns)));
+      const to = Math.max(from + 1, Math.min(count, first((i + 1) / columns) + Number(this.isTime)));
       results[i] = from;
-      for (let node = from; node < to; node++)
-        if (this.memory!.total[node] > this.memory!.total[results[i]]) results[i] = node;
+      for (let node = from; node < to; node++) if (shown[node] > shown[results[i]]) results[i] = node;
     }
     return results;
   }
 
   private axes(context: CanvasRenderingContext2D, width: number, high: number, most: number): void {
-    const { theme, run } = this.app;
-    const wide = width - LEFT;
-    const at = (node: number): number => LEFT + ((node + 0.5) * wide) / Math.max(1, run.count);
+    const { theme, hoverSpan } = this.app;
+    const at = (node: number): number => this.middle(node);
     context.font = `11px ${FONT}`;
     context.fillStyle = theme.faint;
     context.strokeStyle = theme.frameLine;
@@ -290,6 +399,15 @@ export class Timeline {
       context.stroke();
     });
     this.across(context, width, high);
+    context.save();
+    context.beginPath();
+    context.rect(LEFT - 2, 0, width - LEFT + 2, TOP + high);
+    context.clip();
+    if (hoverSpan) {
+      const [x, end] = [this.left(hoverSpan[0]), this.left(hoverSpan[1] + 1)];
+      context.fillStyle = `${theme.accent}30`;
+      context.fillRect(x, TOP - 4, Math.max(2, end - x), high + 4);
+    }
     const peak = at(this.memory!.peak);
     context.strokeStyle = theme.consumer;
     context.setLineDash([3, 3]);
@@ -312,5 +430,6 @@ export class Timeline {
       context.fillRect(from - 1.5, TOP, to - from + 3, high);
       context.strokeRect(from - 1.5, TOP, to - from + 3, high);
     }
+    context.restore();
   }
 }

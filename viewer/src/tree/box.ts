@@ -3,6 +3,7 @@
 import { wasText } from "../data/renamed.ts";
 import { isRecomputed, isRepeated } from "../data/recomputed.ts";
 import type { Run, Stretch } from "../data/run.ts";
+import { Phase, Role } from "../data/schema.gen.ts";
 import type { Forest } from "./forest.ts";
 
 export type Kind = "root" | "module" | "op" | "fold" | "step" | "bundle" | "input" | "output";
@@ -11,6 +12,15 @@ export type Kind = "root" | "module" | "op" | "fold" | "step" | "bundle" | "inpu
 export type Opening = "closed" | "one" | "all";
 
 const MOST_IN_A_FRAME = 2500;
+/** So many operations between the calls of models are drawn as one. */
+const FEWEST_OUTSIDE = 3;
+export const OUTSIDE = "outside any module";
+/** The same between the calls that a model makes, unless they are most of it. */
+const FEWEST_OWN = 6;
+const OWN = "own operations";
+const MOST_OWN = 0.5;
+const SUMMED = "summed outputs";
+const SEED = "gradient of 1";
 const BUNDLE = 200;
 
 export class Box {
@@ -119,10 +129,77 @@ export class Box {
     if (this.kind === "fold") return this.instances();
     const elements = this.kind === "step" || this.kind === "bundle" ? this.elements : forest.elements(this.scope);
     const parts = this.kind === "step" ? filled([], elements.length) : this.parts(elements.length);
-    const { above } = this;
     if (parts.length > MOST_IN_A_FRAME) return bundles(parts).map((part) => this.bundle(elements, part));
-    const seen = new Map<string, number>();
-    return parts.map((stretch) => this.child(elements, stretch, above, seen));
+    if (this.above || this.kind === "bundle") return parts.map((stretch) => this.child(elements, stretch));
+    return this.gathered(elements, parts);
+  }
+
+  /** What the program does between the calls of its models stands together: the models are what one looks for. */
+  private gathered(elements: Int32Array, parts: Stretch[]): Box[] {
+    const { run } = this;
+    const hasModules = elements.some((element) => element < 0 && run.module(~element)[2] === "module");
+    const boxes: Box[] = [];
+    for (let at = 0; at < parts.length; at++) {
+      const { start } = parts[at];
+      const isAdded = run.isAdded(elements[start]);
+      let [end, next, shown] = [start, at, 0];
+      while (next < parts.length) {
+        const length = parts[next].period * parts[next].times;
+        const inside = elements.subarray(parts[next].start, parts[next].start + length);
+        if (inside.some((element) => (element < 0 ? !run.isFunction(~element) : run.isAdded(element) !== isAdded)))
+          break;
+        shown += inside.filter((element) => element < 0 || !run.isView(element)).length;
+        end += length;
+        next += 1;
+      }
+      const label = isAdded
+        ? shown > 1
+          ? SUMMED
+          : ""
+        : hasModules
+          ? this.gatheredLabel(elements, start, end, shown)
+          : "";
+      if (!label) boxes.push(this.child(elements, parts[at]));
+      else {
+        boxes.push(this.bundle(elements, { start, period: end - start, times: 1, odd: [], label }));
+        at = next - 1;
+      }
+    }
+    return boxes;
+  }
+
+  /** What a stretch of operations is called that is drawn as one; "" where each stands for itself. */
+  private gatheredLabel(elements: Int32Array, start: number, end: number, shown: number): string {
+    if (this.kind === "root") return shown < FEWEST_OUTSIDE ? "" : OUTSIDE;
+    if (shown < FEWEST_OWN) return "";
+    const [from, to] = span(this.forest, elements.subarray(start, end));
+    return to - from < MOST_OWN * this.operations ? OWN : "";
+  }
+
+  /** Whether it stands for the turns of a loop: each calls the same modules once more. */
+  get isLoop(): boolean {
+    if (this.kind !== "fold") return false;
+    const { elements, period, run } = this;
+    const module = (at: number): number => (elements[at] < 0 ? run.scopeModule[~elements[at]] : -1);
+    for (let at = 0; at < period && at + period < elements.length; at++)
+      if (module(at) !== module(at + period)) return false;
+    return true;
+  }
+
+  /** What it is called from outside: the path of a module, and of an operation the module that it is in as well. */
+  get whole(): string {
+    const { run } = this;
+    if (this.kind === "input" || this.kind === "output") return `${this.kind} ${this.label}`;
+    const above = this.above;
+    if (this.kind === "module") return run.path(this.scope) || this.label;
+    if (this.kind === "op")
+      return this.isAdded ? this.label : `${this.label} in ${run.where(run.nodeScope[this.node])}`;
+    return above ? `${above}.${this.label}` : this.label;
+  }
+
+  /** Whether the recording added all of it to what the program did. */
+  get isAdded(): boolean {
+    return this.start >= 0 && this.elements.length > 0 && this.elements.every((element) => this.run.isAdded(element));
   }
 
   /** The repeats in a call or in a part of one, and the single elements between them. */
@@ -151,30 +228,25 @@ export class Box {
   private bundle(elements: Int32Array, part: Stretch): Box {
     const inside = elements.subarray(part.start, part.start + part.period);
     const [from, to] = span(this.forest, inside);
-    const label = names(this.run, inside);
+    const label = part.label || names(this.run, inside);
     const type = `${(to - from).toLocaleString("en-US")} operations`;
     const box = new Box(this.forest, "bundle", this, inside, from, to, label, type, this.level + 1);
     box.offset = this.offset + part.start;
     return box;
   }
 
-  private child(
-    elements: Int32Array,
-    { start, period, times, odd }: Stretch,
-    above: string,
-    seen: Map<string, number>,
-  ): Box {
+  private child(elements: Int32Array, { start, period, times, odd, label: stepLabel }: Stretch): Box {
     const { forest, run } = this;
     const inside = elements.subarray(start, start + period * times);
     const [from, to] = span(forest, inside);
     const level = this.level + 1;
+    const first = inside[0];
     if (times > 1) {
-      const first = inside[0];
       const label =
         period > 1
-          ? names(run, inside.subarray(0, period))
+          ? stepLabel || names(run, inside.subarray(0, period))
           : first < 0
-            ? spanLabel(run, inside, above)
+            ? joinedLabels(Array.from(inside, (element) => run.label(~element)))
             : run.name(first);
       const type = period > 1 ? `${period} steps` : first < 0 ? typeLabel(run, ~first) : "";
       const box = new Box(forest, "fold", this, inside, from, to, label, type, level, period);
@@ -182,41 +254,28 @@ export class Box {
       box.oddInstances = odd;
       return box;
     }
-    const element = inside[0];
-    if (element >= 0) return new Box(forest, "op", this, inside, from, to, run.name(element), "", level);
-    let label = shortLabel(run, ~element, above);
-    const lone = loneOperation(forest, ~element, label);
-    if (lone >= 0) return new Box(forest, "op", this, Int32Array.of(lone), from, to, label, "", level);
-    const type = typeLabel(run, ~element);
-    const plain = new Box(forest, "module", this, inside, from, to, label, type, level);
-    // What ran again is told apart by its mark, and what is in one run of a comparison only by its sign.
-    const name = `${isRecomputed(run, ~element) ? "\u0000" : ""}${plain.difference % 3}${label}`;
-    const again = (seen.get(name) ?? 0) + 1;
-    seen.set(name, again);
-    if (again === 1) return plain;
-    label += ` #${again}`;
-    return new Box(forest, "module", this, inside, from, to, label, type, level);
+    if (first >= 0) {
+      const label = run.isAdded(first) ? (run.nodePhase[first] === Phase.FORWARD ? SUMMED : SEED) : run.name(first);
+      return new Box(forest, "op", this, inside, from, to, label, "", level);
+    }
+    const lone = loneOperation(forest, ~first, run.label(~first));
+    if (lone >= 0) return new Box(forest, "op", this, Int32Array.of(lone), from, to, run.label(~first), "", level);
+    return new Box(forest, "module", this, inside, from, to, callLabel(run, ~first), typeLabel(run, ~first), level);
   }
 
   private instances(): Box[] {
     const { forest, period, run } = this;
-    const above = this.above;
     const boxes: Box[] = [];
-    const isOnce =
-      period === 1 &&
-      this.recomputed &&
-      new Set(this.elements.map((element) => run.scopeModule[~element])).size === this.count;
     for (let index = 0; index < this.elements.length; index += period) {
       const inside = this.elements.subarray(index, index + period);
       const [from, to] = span(forest, inside);
       if (period === 1 && inside[0] < 0) {
-        const call = run.scopeCall[~inside[0]];
-        const label = shortLabel(run, ~inside[0], above) + (call > 0 && !isOnce ? ` #${call + 1}` : ""); // what ran again is told apart by its mark
-        boxes.push(new Box(forest, "module", this, inside, from, to, label, typeLabel(run, ~inside[0]), this.level));
+        const [label, type] = [callLabel(run, ~inside[0]), typeLabel(run, ~inside[0])];
+        boxes.push(new Box(forest, "module", this, inside, from, to, label, type, this.level));
       } else if (period === 1) {
         boxes.push(new Box(forest, "op", this, inside, from, to, run.name(inside[0]), "", this.level));
       } else {
-        const label = `${boxes.length + 1} of ${this.count}`;
+        const label = updated(run, inside) || `${boxes.length + 1} of ${this.count}`;
         boxes.push(new Box(forest, "step", this, inside, from, to, label, names(run, inside), this.level, period));
       }
     }
@@ -239,6 +298,32 @@ export class Box {
       this.parent?.above ?? "",
       joinedLabels,
     );
+  }
+
+  /** The value that what it stands for hands out; -1 for none. Outside forward, what it computes last. */
+  get output(): number {
+    if (this.kind === "input" || this.kind === "output") return this.elements[0];
+    const count = this.kind === "fold" ? this.period : this.elements.length;
+    for (let at = count - 1; at >= 0; at--) {
+      const value = this.outputOf(this.elements[at]);
+      if (value >= 0) return value;
+    }
+    return -1;
+  }
+
+  private outputOf(element: number): number {
+    const { run, forest } = this;
+    if (element >= 0) return run.outputs(element)[0] ?? -1;
+    if (forest.phases.includes(Phase.FORWARD)) {
+      const value = run.handedOut(~element);
+      if (value >= 0) return value;
+    }
+    for (let position = forest.end[~element] - 1; position >= forest.start[~element]; position--) {
+      const node = forest.order[position];
+      const [value] = run.outputs(node);
+      if (value !== undefined && !run.isView(node)) return value;
+    }
+    return -1;
   }
 
   /** In a comparison: 0 the same, 1 added, 2 removed, 3 changed or some of each. */
@@ -270,7 +355,7 @@ function filled(repeats: readonly Stretch[], length: number): Stretch[] {
   const results: Stretch[] = [];
   let start = 0;
   const singles = (to: number): void => {
-    for (; start < to; start++) results.push({ start, period: 1, times: 1, odd: [] });
+    for (; start < to; start++) results.push({ start, period: 1, times: 1, odd: [], label: "" });
   };
   for (const stretch of repeats) {
     singles(stretch.start);
@@ -287,7 +372,7 @@ function bundles(parts: Stretch[]): Stretch[] {
   for (let at = 0; at < parts.length; at += size) {
     const last = parts[Math.min(at + size, parts.length) - 1];
     const { start } = parts[at];
-    results.push({ start, period: last.start + last.period * last.times - start, times: 1, odd: [] });
+    results.push({ start, period: last.start + last.period * last.times - start, times: 1, odd: [], label: "" });
   }
   return results;
 }
@@ -312,22 +397,32 @@ function names(run: Run, elements: Int32Array): string {
   return sorted.slice(0, 3).join(", ") + (sorted.length > 3 ? " …" : "");
 }
 
-/** A module by its path below what it is in; a call of a function by the function's name. */
-function shortLabel(run: Run, scope: number, above: string): string {
-  const [path, type, kind] = run.module(scope);
-  if (kind === "function")
-    return functionName(run, scope)
-      .replace(/^aten\.(\w+)\.\w+$/, "$1")
-      .split(".")
-      .pop()!;
-  if (!path) return type;
-  return above && path.startsWith(`${above}.`) ? path.slice(above.length + 1) : path;
+/** The label of a call; of a module that is called several times, with the number of the call where that of its caller does not say it. */
+function callLabel(run: Run, scope: number): string {
+  const label = run.label(scope);
+  const call = run.scopeCall[scope];
+  const isSaid = call === run.scopeCall[run.scopeParent[scope]];
+  // What ran again is told apart by its mark.
+  const isNumbered = call > 0 && !isSaid && !isRecomputed(run, scope) && !run.isFunction(scope);
+  return isNumbered ? `${label} #${call + 1}` : label;
+}
+
+/** The parameter that a step of an optimizer updates; "" for any other step. */
+function updated(run: Run, elements: Int32Array): string {
+  for (const node of elements) {
+    if (node < 0 || run.nodePhase[node] !== Phase.OPTIMIZER) return "";
+    for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
+      const value = run.inValue[row];
+      if (run.roleOf(value) === Role.PARAMETER) return run.valueLabel(value);
+    }
+  }
+  return "";
 }
 
 /** The operation that a call of a function consists of, where both have one name: a frame around it would say nothing. */
 function loneOperation(forest: Forest, scope: number, label: string): number {
   const inside = forest.elements(scope);
-  if (inside.length !== 1 || inside[0] < 0 || forest.run.module(scope)[2] !== "function") return -1;
+  if (inside.length !== 1 || inside[0] < 0 || !forest.run.isFunction(scope)) return -1;
   return forest.run.name(inside[0]).replace(/_$/, "") === label.replace(/_$/, "") ? inside[0] : -1;
 }
 
@@ -341,11 +436,7 @@ function functionName(run: Run, scope: number): string {
 function typeLabel(run: Run, scope: number): string {
   const broken = run.breakOf(scope);
   if (broken) return `⚡ graph break: ${broken.reason}`;
-  return run.module(scope)[2] === "function" ? functionName(run, scope) : run.module(scope)[1];
-}
-
-function spanLabel(run: Run, elements: Int32Array, above: string): string {
-  return joinedLabels(Array.from(elements, (element) => shortLabel(run, ~element, above)));
+  return run.isFunction(scope) ? functionName(run, scope) : run.module(scope)[1];
 }
 
 /** Names that end in a number as one: `blocks.0–2`. */

@@ -90,14 +90,20 @@ function countVisible(root: Box): number {
   return count;
 }
 
-function snapshot(root: Box): Map<Box, Opening> {
-  const results = new Map<Box, Opening>();
-  eachShown(root, (box) => results.set(box, box.opening));
+/** How each box that was to be seen was opened, and which instance of a repeat stood for all. */
+export type Openings = Map<Box, { opening: Opening; shown: number }>;
+
+export function snapshot(root: Box): Openings {
+  const results: Openings = new Map();
+  eachShown(root, (box) => results.set(box, { opening: box.opening, shown: box.shown }));
   return results;
 }
 
-function restore(openings: Map<Box, Opening>): void {
-  for (const [box, opening] of openings) box.opening = opening;
+export function restore(openings: Openings): void {
+  for (const [box, { opening, shown }] of openings) {
+    box.opening = opening;
+    box.shown = shown;
+  }
 }
 
 /** Every box that is to be seen, frames before what is in them. */

@@ -33,12 +33,15 @@ export function flowOf(items: Item[], frames: Frame[], edges: Edge[], fixed: boo
     const [frame, a, b] = [meetings.frame[edge], meetings.from[edge], meetings.to[edge]];
     return frame >= 0 && order[frame][a] > order[frame][b];
   };
-  edges.forEach((_, edge) => {
-    if (isWrong(edge)) wrong.add(meetings.frame[edge]);
+  edges.forEach(({ carried }, edge) => {
+    if (carried) against[edge] = isWrong(edge) ? 1 : 0;
+    else if (isWrong(edge)) wrong.add(meetings.frame[edge]);
   });
   if (!wrong.size) return { order, against };
   const pairs = new Map<number, [number, number][]>([...(fixed ? [] : wrong)].map((frame) => [frame, []]));
-  edges.forEach((_, edge) => pairs.get(meetings.frame[edge])?.push([meetings.from[edge], meetings.to[edge]]));
+  edges.forEach(({ carried }, edge) => {
+    if (!carried) pairs.get(meetings.frame[edge])?.push([meetings.from[edge], meetings.to[edge]]);
+  });
   for (const [frame, lines] of pairs) order[frame] = reordered(order[frame], lines);
   edges.forEach((_, edge) => (against[edge] = isWrong(edge) ? 1 : 0));
   return { order, against };

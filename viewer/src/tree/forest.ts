@@ -129,6 +129,11 @@ export class Forest {
     };
   }
 
+  /** What a range of positions takes of the run: its time, or where none was taken the number of operations. */
+  weight(from: number, to: number): number {
+    return this.sum("time_ns", from, to)?.total ?? to - from;
+  }
+
   /** Every passing of bytes from position to position; with `through`, views are looked through. */
   edges(through: boolean): Edges {
     let result = this.edgeLists.get(through);

@@ -2,7 +2,8 @@
  * What is to be seen while some boxes are open: items, the edges among them, and the frames that hold them.
  *
  * An edge is drawn exactly when bytes pass between the two. Where a repeat shows one instance for all, what other instances
- * take from outside or hand out is drawn at their counterparts; what one instance hands to the next is not.
+ * take from outside or hand out is drawn at their counterparts. What a turn of a loop hands to the next is an edge of its own
+ * kind; what one of several modules in a row hands to the next is not drawn inside of it.
  */
 
 import { Phase, Role, ROLES } from "../data/schema.gen.ts";
@@ -26,6 +27,7 @@ export interface Line {
   value: number;
   label: boolean;
   arrow: boolean;
+  carried: boolean; // from one turn of a loop to the next
   exit: number; // the side of the frame at its beginning that it leaves through, and of the one at its end
   entry: number;
 }
@@ -36,6 +38,7 @@ export interface Edge {
   value: number;
   count: number;
   hub: boolean;
+  carried: boolean; // from one turn of a loop to the next
   lines: number[]; // frame and line in turn
 }
 
@@ -70,7 +73,7 @@ const MANY_READERS_OF_AN_INPUT = 4;
 const MOST_INPUTS = 12;
 const PARALLEL = 32; // instances side by side, from which on their lines end at the frame around them
 const MOST_ITEMS = 4_194_304;
-const PAD = 16;
+const PAD = 12;
 const KEPT = new Set(["parameter", "buffer", "gradient", "optimizer state"]);
 const [TOP, BOTTOM] = [1, 2]; // sides of a frame, as it is read
 
@@ -166,13 +169,14 @@ function connect(
     const from = source[i];
     const a = from >= 0 ? leaf[from] : (outside?.get(~from) ?? -1);
     const b = leaf[target[i]];
-    if (a === b || a < 0 || b < 0) continue;
-    if (at && from >= 0 && apart(from, target[i], at, folds)) continue;
-    const key = a * MOST_ITEMS + b;
+    if (a < 0 || b < 0) continue;
+    const turns = at && from >= 0 ? apart(from, target[i], at, folds) : 0;
+    if ((a === b && turns !== 1) || turns > 1) continue;
+    const key = (turns ? -1 : 1) * (1 + a * MOST_ITEMS + b);
     const known = results.get(key);
     if (known) known.count += 1;
     else {
-      const edge = { source: a, target: b, value: value[i], count: 1, hub: false, lines: [] };
+      const edge = { source: a, target: b, value: value[i], count: 1, hub: false, carried: turns === 1, lines: [] };
       results.set(key, edge);
       edges.push(edge);
     }
@@ -181,16 +185,21 @@ function connect(
   return edges;
 }
 
-/** Whether two positions lie in different instances of one repeat of which a single instance is drawn. */
-function apart(a: number, b: number, at: Int32Array, folds: Fold[]): boolean {
+/**
+ * How many turns of a loop lie between two positions, of which a single turn is drawn; 0 in the same turn.
+ *
+ * Those of modules in a row are Infinity: what one hands to the next is the line between them, and no loop.
+ */
+function apart(a: number, b: number, at: Int32Array, folds: Fold[]): number {
   let number = Math.min(at[a], at[b]);
-  if (number < 0 || at[a] < 0 || at[b] < 0) return false;
+  if (number < 0 || at[a] < 0 || at[b] < 0) return 0;
   for (; number >= 0; number--) {
     const { box, starts } = folds[number];
     if (a < box.start || a >= box.end || b < box.start || b >= box.end) continue;
-    if (instance(starts, a) !== instance(starts, b)) return true;
+    const turns = instance(starts, b) - instance(starts, a);
+    if (turns) return turns > 0 && box.isLoop ? turns : Infinity;
   }
-  return false;
+  return 0;
 }
 
 function instance(starts: Int32Array, position: number): number {
@@ -286,7 +295,7 @@ function addOutputs(
     const text = count > 1 ? `${label} and ${count - 1} more` : label;
     const box = new Box(forest, "output", root, Int32Array.of(value), -1, -1, text, run.typeText(value), 0);
     const number = add(items, frames, box, 0);
-    if (item >= 0) edges.push({ source: item, target: number, value, count, hub: false, lines: [] });
+    if (item >= 0) edges.push({ source: item, target: number, value, count, hub: false, carried: false, lines: [] });
   }
 }
 
@@ -294,6 +303,7 @@ function addOutputs(
 function nameHubs(items: Item[], edges: Edge[]): void {
   const readers = new Map<number, Edge[]>();
   for (const edge of edges) {
+    if (edge.carried) continue;
     const list = readers.get(edge.source);
     if (list) list.push(edge);
     else readers.set(edge.source, [edge]);
@@ -345,7 +355,7 @@ function route(items: Item[], frames: Frame[], edges: Edge[], { against }: Flow)
   ): void => {
     const shared =
       crowded && items[frames[frame].items[from]]?.own >= 0 && crowded[items[frames[frame].items[from]].own];
-    const key = shared ? -1 - (from * 1_048_576 + to) : edge.source * 1_048_576 + to; // where a source's bytes come from is one cell in every frame
+    const key = shared ? -1 - (from * 1_048_576 + to) : (edge.source * 1_048_576 + to) * 2 + Number(edge.carried); // where a source's bytes come from is one cell in every frame
     let number = lineOf[frame].get(key);
     if (number === undefined) {
       number = frames[frame].lines.length;
@@ -356,6 +366,7 @@ function route(items: Item[], frames: Frame[], edges: Edge[], { against }: Flow)
         value: edge.value,
         label,
         arrow,
+        carried: edge.carried,
         exit: sides[0],
         entry: sides[1],
       });
@@ -364,7 +375,7 @@ function route(items: Item[], frames: Frame[], edges: Edge[], { against }: Flow)
     edge.lines.push(frame, number);
   };
   edges.forEach((edge, number) => {
-    if (edge.hub) return;
+    if (edge.hub || edge.source === edge.target) return;
     const sides: [number, number] = against[number] ? [TOP, BOTTOM] : [BOTTOM, TOP];
     let a = items[edge.source].frame;
     let b = items[edge.target].frame;
@@ -454,7 +465,7 @@ function spec(
     child,
     src: Int32Array.from(lines, (line) => line.from),
     dst: Int32Array.from(lines, (line) => line.to),
-    key: Int32Array.from(lines, (line) => line.source),
+    key: Int32Array.from(lines, (line) => (line.carried ? ~line.source : line.source)),
     srcPort: Int32Array.from(lines, (line) => portAt(line.from, line.exit, line.source)),
     dstPort: Int32Array.from(lines, (line) => portAt(line.to, line.entry, line.source)),
     up: options.up,

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import takewhile
 
-from torch_vis.views.text.table import cut
+from torch_vis.views.text.table_layout import cut
 
 WIDE = 60  # letters of a label beside a row
 LINE = re.compile(r"(.*[/\\])?([^/\\\s]+:\d+(?: in .+)?)")  # a source line: its folder, and the rest

@@ -18,6 +18,7 @@ from torch_vis.views.charts.chart import (
     is_highlighted,
     is_sideways,
     legend_rows,
+    marked,
     rows,
     scale,
     side_columns,
@@ -27,7 +28,6 @@ from torch_vis.views.charts.chart import (
     totals,
 )
 from torch_vis.views.charts.labels import shortened_alike
-from torch_vis.views.charts.marks import marked
 
 WIDTH = 9.0  # inches, as all lengths here
 ROW = 0.24

@@ -12,6 +12,7 @@ from torch_vis.views.charts.chart import (
     INK,
     QUIET,
     Chart,
+    Mark,
     Scale,
     Series,
     axis_text,
@@ -19,6 +20,7 @@ from torch_vis.views.charts.chart import (
     is_highlighted,
     is_sideways,
     legend_rows,
+    marked,
     rows,
     scale,
     side_columns,
@@ -28,7 +30,6 @@ from torch_vis.views.charts.chart import (
     totals,
 )
 from torch_vis.views.charts.labels import shortened_alike
-from torch_vis.views.charts.marks import Mark, marked
 
 # Labels do not touch what they name.
 SPACED = {"ticks": "outside", "ticklen": 6, "tickcolor": "rgba(0,0,0,0)"}

@@ -18,6 +18,7 @@ from torch_vis.errors import UsageError, no_match
 from torch_vis.graph import Graph
 from torch_vis.graph.flow import roots
 from torch_vis.graph.schema import Kind, Phase, Role
+from torch_vis.ops.api_level import api_graph
 from torch_vis.views.figure.tree import Depth, FigureItem, FigureTree, grow
 
 PHASES = {phase.name.lower(): phase for phase in Phase}
@@ -95,7 +96,8 @@ def walk(column: PhaseColumn) -> Iterator[tuple[str, FigureItem]]:
 
 
 def diagram(graph: Graph, options: FigureOptions) -> Diagram:
-    """What is to be drawn of a graph."""
+    """What is to be drawn of a graph, at the level of the functions that the program calls."""
+    graph = api_graph(graph)
     columns, nodes = [], []
     wanted = [PHASES[options.phase]] if options.phase else list(Phase)
     depth = options.depth

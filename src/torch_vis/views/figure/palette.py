@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,7 +51,7 @@ FACTS = {
     "time": ("time_ns", duration),
     "allocated": ("alloc_bytes", size),
     "FLOPs": ("flops", count),
-    "bytes moved": ("moved_bytes", size),
+    "bytes accessed": ("moved_bytes", size),
 }
 
 
@@ -62,7 +63,7 @@ class Paint(NamedTuple):
     facts: list[tuple[str, str]]
 
 
-@dataclass(slots=True)
+@dataclass
 class Colors:
     """How boxes are coloured: by family of operation, or by how much of a measure they take."""
 
@@ -167,28 +168,28 @@ class Colors:
 
     def _makes(self, column: int, item: FigureItem, nodes: Any) -> str:
         """The types of what comes out: all that an operation returns, and of a module what others take from it."""
-        graph, drawn = self.drawn.graph, self.drawn.columns[column]
+        graph = self.drawn.graph
         if item.kind == "operation":
             rows = range(*graph.output_span(int(nodes[0])))
             values = [int(graph.out_value[row]) for row in rows if graph.out_slot[row] >= 0]
             values = values or [int(graph.first_output[nodes[0]])]
         else:
-            inside = self._inside(column, item)
-            handed = [drawn.handed[number] for number in drawn.handed if number in inside]
-            values = handed[-1:] or [int(graph.first_output[nodes[-1]])]
+            values = [self._handed[column].get(item.number, int(graph.first_output[nodes[-1]]))]
         return ", ".join(str(graph.types[graph.value_type[value]]) for value in values[:3] if value >= 0)
 
-    def _inside(self, column: int, item: FigureItem) -> set[int]:
-        """The boxes in an item: itself, if it is closed."""
-        items, closed, stack = self.drawn.columns[column].items, set(), [item.number]
-        while stack:
-            number = stack.pop()
-            children = items[number].children
-            if children is None:
-                closed.add(number)
-            else:
-                stack.extend(children)
-        return closed
+    @cached_property
+    def _handed(self) -> list[dict[int, int]]:
+        """By column and item: of the values that others take from the boxes in it, the last."""
+        result = []
+        for column in self.drawn.columns:
+            place = {number: index for index, number in enumerate(column.handed)}
+            # a frame has a smaller number than what is in it
+            for item in reversed(column.items):
+                if item.number in place and item.parent >= 0:
+                    place[item.parent] = max(place[item.number], place.get(item.parent, -1))
+            values = list(column.handed.values())
+            result.append({number: values[index] for number, index in place.items()})
+        return result
 
     def _missing(self, metric: str, nodes: Any) -> str:
         known = self.metrics[metric].known

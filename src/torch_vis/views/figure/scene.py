@@ -225,20 +225,19 @@ class _Column:
                 box = self.boxes[item.number] = box_of(self.drawn, self.number, item, self.palette)
                 self.sizes[item.number] = (box.width, box.height)
 
-    def _above(self, number: int) -> list[int]:
-        """An item's frames, from the innermost to the column itself."""
-        frames = []
-        while number >= 0:
-            number = self.items[number].parent
-            frames.append(number)
-        return frames
-
     def _ways(self, edge: Edge) -> tuple[list[int], list[int], int]:
         """From each end of an edge outwards, the items up to those that lie side by side, and the frame they lie in."""
-        start, end = [edge.source, *self._above(edge.source)], [edge.target, *self._above(edge.target)]
-        inside = set(end)
-        shared = next(frame for frame in start[1:] if frame in inside)
-        return start[: start.index(shared)], end[: end.index(shared)], shared
+        out, into = [edge.source], [edge.target]
+        source, target = self.items[edge.source].parent, self.items[edge.target].parent
+        # a frame has a smaller number than what is in it
+        while source != target:
+            if source > target:
+                out.append(source)
+                source = self.items[source].parent
+            else:
+                into.append(target)
+                target = self.items[target].parent
+        return out, into, source
 
     def _make_lines(self) -> None:
         """Cut every edge into a line within each frame that it passes."""
@@ -406,8 +405,9 @@ def named(item: FigureItem) -> tuple[str, str]:
     name = shortened(item.label, LONGEST)
     most = 3 * LONGEST if any(words in item.type for words in WHOLE_TITLES) else LONGEST
     class_ = shortened(item.type, most) if item.kind == "module" and item.type != item.label else ""
-    if class_ and item.label[:1].isdigit():  # "0" alone tells little
-        name, class_ = f"{class_} {name}", ""
+    # A numbered module has its class in its name.
+    if item.label.startswith(f"{item.type} "):
+        class_ = ""
     return name + (f" × {item.count}" if item.count > 1 else ""), class_
 
 

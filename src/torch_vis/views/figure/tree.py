@@ -6,24 +6,19 @@ found from the first, which stands for the others.
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
 from torch_vis.graph import Graph
-from torch_vis.graph.call import short_name
 from torch_vis.graph.repeats import ROOM, Elements, Stretch, repeated
 from torch_vis.graph.schema import Flag, Phase
-from torch_vis.views.text.notes import AGAIN
+from torch_vis.ops.naming import ScopeLabels, span_label
+from torch_vis.views.text.module_tree import AGAIN
 
 Depth = int | Literal["auto"] | None
 MOST_IN_A_FRAME = 80  # beyond, neighbours are put together
-SPOKEN = {"_local_scalar_dense": "item", "_to_copy": "to", "_unsafe_view": "view"}  # as a program writes them
-MOST_RUNS = 4  # of numbers that follow one another; of more only the ends are named
 DEEPEST = 64  # levels that "auto" tries
 
 
@@ -52,6 +47,7 @@ class FigureTree:
 
     items: list[FigureItem]
     elements: Elements
+    labels: ScopeLabels
     depth: int | None
     top: list[int] = field(default_factory=list)
 
@@ -63,12 +59,12 @@ class FigureTree:
 
 def grow(graph: Graph, phase: int, depth: Depth) -> FigureTree:
     """The tree of one phase, opened to a depth: an integer, None for everything, "auto" for what is readable."""
-    elements = Elements(graph, [phase])
+    elements, labels = Elements(graph, [phase]), ScopeLabels(graph)
     if depth != "auto":
-        return _grow(graph, elements, phase, depth)
-    best = _grow(graph, elements, phase, 0)
+        return _grow(graph, elements, labels, phase, depth)
+    best = _grow(graph, elements, labels, phase, 0)
     for level in range(1, DEEPEST):
-        tree = _grow(graph, elements, phase, level)
+        tree = _grow(graph, elements, labels, phase, level)
         if tree.boxes > ROOM and level > 1:
             return best
         if len(tree.items) == len(best.items) and level > 1:
@@ -77,8 +73,8 @@ def grow(graph: Graph, phase: int, depth: Depth) -> FigureTree:
     return best
 
 
-def _grow(graph: Graph, elements: Elements, phase: int, depth: int | None) -> FigureTree:
-    tree = FigureTree([], elements, depth)
+def _grow(graph: Graph, elements: Elements, labels: ScopeLabels, phase: int, depth: int | None) -> FigureTree:
+    tree = FigureTree([], elements, labels, depth)
     if not len(elements.nodes):
         return tree
     whole = FigureItem(-1, -1, "module", "", "", ~np.array([0]), level=0, phase=phase)
@@ -115,22 +111,23 @@ def _open(graph: Graph, tree: FigureTree, item: FigureItem) -> list[int]:
         rows = tree.elements.of(~item.elements)
         groups = _folds(tree.elements, rows[0])
         level = item.level + 1 if item.number >= 0 else 0
-    above = graph.scope_paths[~int(item.elements[0])] if item.kind == "module" else None
     if len(groups) > MOST_IN_A_FRAME:
         groups = _bundled(groups)
-    seen: Counter[int] = Counter()
     numbers = []
     for start, period, count in groups:
         part = rows[:, start : start + period * count]
-        child = _item(graph, tree, item, part, period, count, above)
+        child = _item(graph, tree, item, part, period, count)
         child.level = level
-        if child.kind == "module" and above is not None:
-            module = int(graph.scope_module[~int(part[0, 0])])
-            seen[module] += 1
-            if seen[module] > 1:
-                child.label += f" #{seen[module]}"
+        if child.kind == "module" and count == 1 and len(part) == 1 and _is_module(graph, ~int(part[0, 0])):
+            call = int(graph.scope_call[~int(part[0, 0])])
+            if call and not child.label.endswith("decode") and not tree.elements.again[~int(part[0, 0])]:
+                child.label += f" #{call + 1}"
         numbers.append(child.number)
     return numbers
+
+
+def _is_module(graph: Graph, scope: int) -> bool:
+    return graph.modules[int(graph.scope_module[scope])].kind == "module"
 
 
 def _folds(elements: Elements, row: Any) -> list[Stretch]:
@@ -158,7 +155,7 @@ def _bundled(groups: list[Stretch]) -> list[Stretch]:
 
 
 def _item(
-    graph: Graph, tree: FigureTree, parent: FigureItem, part: Any, period: int, count: int, above: str | None
+    graph: Graph, tree: FigureTree, parent: FigureItem, part: Any, period: int, count: int
 ) -> FigureItem:
     first = int(part[0, 0])
     item = FigureItem(len(tree.items), parent.number, "operation", "", "", part.ravel(), count=count)
@@ -167,66 +164,18 @@ def _item(
     if period > 1:
         item.instances = part.reshape(-1, period)
         item.kind = "repeat" if count > 1 else "bundle"
-        names = Counter(_name(graph, element) for element in part[0, :period].tolist())
-        item.label = ", ".join(name for name, _ in names.most_common(3)) + (" …" if len(names) > 3 else "")
+        item.label = tree.labels.step(item.instances)
         item.type = f"{period * len(part) if count == 1 else period:,} steps"
     elif first >= 0:
-        item.label = item.type = _name(graph, first)
+        item.label = item.type = tree.labels.element(first)
         flags = graph.node_flags[part[part >= 0]]
         item.hidden = bool((flags & Flag.VIEW).all()) and not (flags & Flag.ESCAPE).any()
     else:
         module = graph.modules[int(graph.scope_module[~first])]
         item.kind, item.type = "module", module.type
-        item.label = _label(module.path, module.type, above)
-        if count > 1:
-            item.label = _span(graph, part[0], above)
+        item.label = span_label(tree.labels.element(int(element)) for element in part[0])
         outer = int(graph.scope_parent[~first])
         if tree.elements.again[~first] and (outer < 0 or not tree.elements.again[outer]):
             item.label = f"{AGAIN} {item.label}"
     tree.items.append(item)
     return item
-
-
-def _name(graph: Graph, element: int) -> str:
-    if element >= 0:
-        name = short_name(graph.calls[graph.node_call[element]].op)
-        return SPOKEN.get(name) or re.sub(
-            r"^_(scaled_dot_product)_\w+?_(attention)(_for_cpu)?", r"\1_\2", name
-        )
-    return graph.modules[int(graph.scope_module[~element])].type
-
-
-def _label(path: str, type: str, above: str | None) -> str:
-    if not path:
-        return type
-    return path[len(above) + 1 :] if above and path.startswith(above + ".") else path
-
-
-def _span(graph: Graph, row: Any, above: str | None) -> str:
-    """The label of several: ``layer.0–11``, or the one name that they share."""
-    labels = {
-        _label(module.path, module.type, above)
-        for module in (graph.modules[int(graph.scope_module[~int(element)])] for element in row)
-    }
-    if len(labels) == 1:
-        return labels.pop()
-    matches = [re.fullmatch(r"(.*?)(\d+)", label) for label in labels]
-    numbers = sorted(int(match[2]) for match in matches if match)
-    stem = next((match[1] for match in matches if match), "")
-    return stem + ranges(numbers) if numbers else sorted(labels)[0]
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Growing numbers in words as few as they can be.
-
-    >>> ranges([0, 1, 2, 3]), ranges([0, 2]), ranges([0, 1, 2, 5]), ranges(range(0, 24, 2))
-    ('0–3', '0, 2', '0–2, 5', '0, 2 … 22')
-    """
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    texts = [f"{run[0]}–{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
-    return ", ".join(texts) if len(texts) <= MOST_RUNS else f"{texts[0]}, {texts[1]} … {texts[-1]}"

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import linecache
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from torch_vis.graph import Graph
 from torch_vis.graph.call import short_name
-from torch_vis.graph.flow import parameters_used
+from torch_vis.graph.flow import parameters_used, passing_views, roots
 from torch_vis.graph.io.codec import pack
 from torch_vis.graph.io.tables_json import tables_to_plain
-from torch_vis.graph.lifetimes import MemoryByUse
-from torch_vis.graph.record import Run
+from torch_vis.graph.lifetimes import MemoryByUse, next_run
+from torch_vis.graph.module_table import output_values
+from torch_vis.graph.record import Run, added_by_recording
 from torch_vis.graph.repeats import Elements, folds
 from torch_vis.graph.schema import COLUMNS, Site
+from torch_vis.graph.text import source_text
+from torch_vis.ops.api_level import api_level
 from torch_vis.ops.families import figure_family
+from torch_vis.ops.naming import ScopeLabels, op_label
 from torch_vis.ops.schemas import argument_names
 
 VERSION = 1
-DERIVED = ("value_producer",)  # follows from the outputs
+# the first follows from the outputs, the others are scopes there
+DERIVED = ("value_producer", "node_api", "node_api_first")
 
 
 def payload(
@@ -36,11 +40,17 @@ def payload(
     ``recomputed`` says which calls backward ran again, and ``memory`` what memory is for, where the graph was put
     together and cannot be asked.
     """
+    run = api_level(run)
     graph, metrics = run.graph, run.metrics
     columns = {name: getattr(graph, name) for name in COLUMNS if name not in DERIVED}
-    again = graph.tree.recomputed if recomputed is None else recomputed
+    again = graph.tree.recomputed
+    if recomputed is not None:
+        # a call of a function is as what it is in
+        again = np.append(recomputed, recomputed[graph.scope_parent[len(recomputed) :]])
     if again.any():
         columns["scope_recomputed"] = again
+    columns["node_passing"] = passing_views(graph)
+    columns["value_root"] = roots(graph, columns["node_passing"])
     if "parameters" not in metrics:
         metrics = metrics.with_column(parameters_used(graph))
     measured = []
@@ -53,52 +63,85 @@ def payload(
         memory = run.lifetimes.by_use
     uses, lines = memory_columns(graph, memory)
     status = metrics["difference"].values if "difference" in metrics else None
-    directory, text = pack({**columns, **lines, **fold_columns(graph, again, status)})
+    labels = ScopeLabels(graph)
+    repeats = fold_columns(graph, labels, again, status)
+    columns["scope_label"] = labels.index
+    columns["scope_output"] = handed_out(graph)
+    directory, text = pack({**columns, **lines, **repeats})
     tables = tables_to_plain(graph)
     tables["sources"] = source_lines(graph.sites)  # type: ignore[assignment]
-    names = [short_name(call.op) for call in graph.calls]
+    names = {short_name(call.op): op_label(call.op) for call in graph.calls}
     ops = dict.fromkeys(call.op for call in graph.calls)
+    summed, seeds = added_by_recording(run)
     return {
         "version": VERSION,
         "directory": directory,
         "metrics": measured,
         "uses": uses,
         "limits": list(run.limits),
-        "meta": plain_meta(run.meta),
-        "families": {name: figure_family(name) for name in names},
+        "meta": plain_meta(run),
+        "families": {label: figure_family(name) for name, label in names.items()},
+        "names": {name: label for name, label in names.items() if name != label},
+        "labels": labels.texts,
         "class_families": {module.type: figure_family(module.type.lower()) for module in graph.modules},
         "arguments": {op: list(known) for op in ops if (known := argument_names(op)) is not None},
         "tables": tables,
+        "added": {"summed": summed, "seeds": seeds},
         **more,
     }, text
 
 
-def fold_columns(graph: Graph, recomputed: Any, status: Any) -> dict[str, Any]:
+def handed_out(graph: Graph) -> Any:
+    """For each scope the value that it hands out, or -1."""
+    result = np.full(len(graph.scope_call), -1, dtype=np.int64)
+    for scope, value in output_values(graph).items():
+        result[scope] = value
+    return result
+
+
+def fold_columns(graph: Graph, labels: ScopeLabels, recomputed: Any, status: Any) -> dict[str, Any]:
     """What the page draws as one: the repeated stretches of every scope, for each phase alone and for all together.
 
     One row for each stretch: the phases as bits, the scope, and among its elements the first, how many make a step, and
-    how many steps there are; then the instances that differ from the others, by the stretch that they are in.
+    how many steps there are; what a step of several elements is called; then the instances that differ from the others,
+    by the stretch that they are in.
     """
     present = np.unique(graph.node_phase).tolist()
     views = [[phase] for phase in present] + ([present] if len(present) > 1 else [])
     parts: list[tuple[Any, ...]] = []
     count = 0
     for phases in views:
-        result = folds(Elements(graph, phases, recomputed=recomputed, status=status))
+        elements = Elements(graph, phases, recomputed=recomputed, status=status)
+        result = folds(elements)
         bits = np.full(len(result.scope), sum(1 << phase for phase in phases))
-        parts.append((bits, *result[:4], result.odd_fold + count, result.odd_instance))
+        names = [_step_label(labels, elements, *row) for row in zip(*(part.tolist() for part in result[:4]))]
+        parts.append(
+            (bits, *result[:4], np.array(names, np.int64), result.odd_fold + count, result.odd_instance)
+        )
         count += len(result.scope)
-    names = ("phases", "scope", "start", "period", "times", "odd", "odd_instance")
+    columns = ("phases", "scope", "start", "period", "times", "label", "odd", "odd_instance")
     empty = np.empty(0, dtype=np.int64)
     return {
         f"fold_{name}": np.concatenate([empty, *(part[number] for part in parts)])
-        for number, name in enumerate(names)
+        for number, name in enumerate(columns)
     }
 
 
-def plain_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
+def _step_label(
+    labels: ScopeLabels, elements: Elements, scope: int, start: int, period: int, times: int
+) -> int:
+    if period == 1:
+        return -1
+    first = int(elements.start[scope]) + start
+    return labels.number(labels.step(elements.element[first : first + period * times].reshape(times, period)))
+
+
+def plain_meta(run: Run) -> dict[str, Any]:
     """What of a run's facts is plain text and numbers."""
-    result = {name: value for name, value in meta.items() if _is_plain(value)}
+    meta = run.meta
+    later = next_run(run.graph, run.metrics, meta)
+    result: dict[str, Any] = {} if later is None else {"steady_peak_bytes": later.peak_bytes}
+    result |= {name: value for name, value in meta.items() if _is_plain(value)}
     program = meta.get("program") or {}
     if program:
         result |= {"via": program.get("via"), "ranges": list((program.get("ranges") or {}).values())}
@@ -140,7 +183,7 @@ def source_lines(sites: Iterable[Site]) -> dict[str, dict[int, str]]:
     result: dict[str, dict[int, str]] = {}
     room = MOST_LINES
     for file, numbers in wanted.items():
-        lines = linecache.getlines(file)
+        lines = source_text(file)
         excerpt = {n: lines[n - 1].rstrip()[:LONGEST] for n in sorted(numbers)[:room] if n <= len(lines)}
         if excerpt:
             result[file] = excerpt

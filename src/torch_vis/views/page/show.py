@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tempfile
@@ -11,9 +12,16 @@ from html import escape
 from pathlib import Path
 
 from torch_vis.graph.record import Run
-from torch_vis.views.page.page import save
+from torch_vis.views.figure.diagram import FigureOptions
+from torch_vis.views.figure.scene import scene
+from torch_vis.views.figure.svg import svg
+from torch_vis.views.page.page import html, save
+from torch_vis.views.text.module_tree import table
 
 HEIGHT = 640  # pixels in a notebook
+TALLEST = 640  # pixels; a taller picture scrolls
+LARGEST = 3_000_000  # characters of a page that goes into a notebook's file
+MOST_OPERATIONS = 200_000  # beyond, the page is larger than that, and need not be made to find out
 
 
 def show(run: Run) -> str:
@@ -38,7 +46,7 @@ def present(path: Path, *, frames: int = 3) -> str:
         from IPython.display import HTML, display  # it is there: this runs inside of it
 
         display(HTML(frame(path.read_text(encoding="utf-8"))))
-    elif not _open(path):
+    elif not open_in_browser(path):
         warnings.warn(f"no browser could be started here; the page is in {path}", stacklevel=frames)
     return str(path)
 
@@ -58,8 +66,34 @@ def in_notebook() -> bool:
     return shell is not None and hasattr(shell, "kernel")
 
 
-def _open(path: Path) -> bool:
+def open_in_browser(path: Path) -> bool:
+    """Open a page in a browser that has a window; False where there is none."""
+    if not _has_display():
+        return False  # or a browser for text takes the terminal, in which the page is empty
     try:
         return webbrowser.open(path.as_uri())
     except webbrowser.Error:
         return False
+
+
+def _has_display() -> bool:
+    """Whether a window that is opened here is seen by someone."""
+    if "BROWSER" in os.environ:
+        return True
+    if sys.platform in ("darwin", "win32"):
+        return "SSH_CONNECTION" not in os.environ
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+def notebook_html(run: Run) -> str:
+    """The page in a frame of its own, and below it the picture and the table, which need no script."""
+    picture = svg(scene(run, FigureOptions())) if len(run.graph) else ""
+    text = escape(table(run, width=120))
+    still = (
+        f'<div style="max-height:{TALLEST}px;overflow:auto;background:#fff">{picture}</div>'
+        f'<pre style="line-height:1.25;overflow:auto">{text}</pre>'
+    )
+    inside = html(run) if 0 < len(run.graph) <= MOST_OPERATIONS else ""
+    if not inside or len(inside) > LARGEST:
+        return still
+    return f"{frame(inside)}<details><summary>As a picture and a table</summary>{still}</details>"

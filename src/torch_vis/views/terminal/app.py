@@ -25,15 +25,20 @@ from textual.worker import get_current_worker
 from torch_vis.errors import TorchVisError, no_match
 from torch_vis.graph.io.atomic import replacing
 from torch_vis.graph.text import inert
-from torch_vis.views.terminal.columns import COLUMNS, available, chosen
+from torch_vis.views.terminal.columns import (
+    COLUMNS,
+    Arrangement,
+    RowListing,
+    available,
+    chosen,
+    is_expression,
+)
 from torch_vis.views.terminal.config import ExplorerConfig
-from torch_vis.views.terminal.palette import DARK, LIGHT, THEMES, palette
-from torch_vis.views.terminal.panels.module_panels import draw_comparison, draw_details, draw_source_code
-from torch_vis.views.terminal.panels.panel_canvas import PanelCanvas
-from torch_vis.views.terminal.panels.run_panels import draw_flow, draw_operations, draw_time
-from torch_vis.views.terminal.panels.tensor_panels import draw_activations, draw_gradients, draw_memory
-from torch_vis.views.terminal.row_filter import Arrangement, RowListing, is_expression
+from torch_vis.views.terminal.module_panels import draw_comparison, draw_details, draw_source_code
+from torch_vis.views.terminal.panel_canvas import DARK, LIGHT, THEMES, PanelCanvas, palette
+from torch_vis.views.terminal.run_panels import draw_flow, draw_operations, draw_time
 from torch_vis.views.terminal.source import Advice, Source
+from torch_vis.views.terminal.tensor_panels import draw_activations, draw_gradients, draw_memory
 from torch_vis.views.terminal.tree import ModuleTree
 
 ENDINGS = (".txt", ".json", ".html", ".svg")
@@ -598,6 +603,10 @@ class Explorer(App[None]):
             for rack in racks:
                 rack.display = True
 
+    def notify(self, message: str, *, title: str = "", **options: Any) -> None:
+        """A message in a corner; names in it are text, not markup."""
+        super().notify(inert(message), title=inert(title), **{"markup": False, **options})
+
     def action_copy_path(self) -> None:
         """The row's path to the clipboard."""
         if self.row >= 0:
@@ -719,7 +728,7 @@ class Help(Window):
         if self.notes:
             text.append("What this does not show\n", style=colours.title)
             for note in self.notes:
-                text.append(f"  {note}\n", style=colours.dim)
+                text.append(f"  {inert(note)}\n", style=colours.dim)
         text.rstrip()
         yield VerticalScroll(Static(text))
 

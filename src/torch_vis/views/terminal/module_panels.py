@@ -13,7 +13,7 @@ from rich.text import Span, Text
 from torch_vis.graph.text import many, size
 from torch_vis.views.terminal.columns import COLUMNS, cell
 from torch_vis.views.terminal.forest import RECOMPUTED
-from torch_vis.views.terminal.panels.panel_canvas import PanelCanvas, cut, short
+from torch_vis.views.terminal.panel_canvas import PanelCanvas, cut, short
 from torch_vis.views.terminal.source import Source, TensorRow, sizes
 
 

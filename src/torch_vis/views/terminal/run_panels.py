@@ -15,9 +15,9 @@ from torch_vis.graph.schema import Flag, Kind, Phase, Role
 from torch_vis.graph.text import count, duration, many, size
 from torch_vis.views.terminal.columns import cell
 from torch_vis.views.terminal.forest import RECOMPUTED
-from torch_vis.views.terminal.panels.panel_canvas import PanelCanvas, cut, short, sparkline
+from torch_vis.views.terminal.panel_canvas import PanelCanvas, cut, short, sparkline
 from torch_vis.views.terminal.source import CallRow, Source, TensorRow, sizes
-from torch_vis.views.text.notes import AGAIN
+from torch_vis.views.text.module_tree import AGAIN
 
 NEEDS_RUN = (
     "Nothing of this has run yet. Record a run and open the explorer again: "
@@ -314,8 +314,8 @@ def border_tensors(
 
 
 def _made_outside(source: Source, graph: Graph, values: Any) -> list[BorderTensor]:
-    makers = [(value, _maker(source, graph, value)) for value in dict.fromkeys(values.tolist())]
-    return _merged(graph, _grouped(makers))
+    producers = [(value, _producer_line(source, graph, value)) for value in dict.fromkeys(values.tolist())]
+    return _merged(graph, _grouped(producers))
 
 
 def _grouped(pairs: list[tuple[int, str]]) -> dict[tuple[int, str], int]:
@@ -334,7 +334,7 @@ def _merged(graph: Graph, counts: dict[tuple[int, str], int]) -> list[BorderTens
     return [BorderTensor(what, who, times) for (what, who), times in alike.items()]
 
 
-def _maker(source: Source, graph: Graph, value: int) -> str:
+def _producer_line(source: Source, graph: Graph, value: int) -> str:
     producer = int(graph.value_producer[value])
     if producer >= 0:
         return _location(source, graph, producer)

@@ -16,7 +16,7 @@ from torch_vis.graph.lifetimes import MemoryByUse
 from torch_vis.graph.text import many, size
 from torch_vis.graph.types import Floats
 from torch_vis.views.figure.palette import mixed
-from torch_vis.views.terminal.panels.panel_canvas import PanelCanvas, chart, cut, short, squeeze
+from torch_vis.views.terminal.panel_canvas import PanelCanvas, chart, cut, short, squeeze
 from torch_vis.views.terminal.source import Gradient, Source
 
 HEIGHT = 10
@@ -82,11 +82,16 @@ def _alive_at(graph: Graph, memory: MemoryByUse, node: int, canvas: PanelCanvas)
     for block in memory.alive(node)[:MOST_BLOCKS].tolist():
         number, birth = int(memory.value[block]), int(memory.birth[block])
         value = graph.values[number] if number >= 0 else None
-        maker = graph.nodes[birth] if birth >= 0 else None
-        maker_text = "" if maker is None else f"{maker.name} in {maker.path or 'the run'}"
+        producer = graph.nodes[birth] if birth >= 0 else None
+        producer_text = "" if producer is None else f"{producer.name} in {producer.path or 'the run'}"
         name, what = ("", "") if value is None else (value.name, str(value.type))
         rows.append(
-            [size(int(memory.size_bytes[block])), memory.words[memory.use[block]], name or maker_text, what]
+            [
+                size(int(memory.size_bytes[block])),
+                memory.words[memory.use[block]],
+                name or producer_text,
+                what,
+            ]
         )
     if canvas.width < ROOMY:  # what it is for, and whose, comes before its shape
         heads, rows = heads[:-1], [row[:-1] for row in rows]

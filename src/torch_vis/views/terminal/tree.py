@@ -17,10 +17,9 @@ from textual.strip import Strip
 
 from torch_vis.graph.text import inert
 from torch_vis.graph.types import Ints
-from torch_vis.views.terminal.columns import COLUMNS, TEXT, cell
+from torch_vis.views.terminal.columns import COLUMNS, TEXT, Arrangement, RowListing, cell
 from torch_vis.views.terminal.columns import PLAIN as COUNTED
-from torch_vis.views.terminal.palette import Palette, palette
-from torch_vis.views.terminal.row_filter import Arrangement, RowListing
+from torch_vis.views.terminal.panel_canvas import Palette, palette
 
 GAP = 2
 NAME_WIDTH = (16, 44)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from torch_vis.graph.text import inert, many
-from torch_vis.views.text.table import Field, Listing, table
+from torch_vis.views.text.table_layout import Field, Listing, table
 
 WIDTH = 120
 FIELDS = (

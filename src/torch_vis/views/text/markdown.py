@@ -21,9 +21,8 @@ from torch_vis.views.figure.diagram import Diagram, FigureOptions, diagram, walk
 from torch_vis.views.figure.palette import STROKE, colors
 from torch_vis.views.figure.scene import box_of, named
 from torch_vis.views.text.breaks import Breaks, names_of
-from torch_vis.views.text.module_tree import module_listing, title_of, totals, tree_rows
-from torch_vis.views.text.notes import AGAIN, remarks
-from torch_vis.views.text.table import cell
+from torch_vis.views.text.module_tree import AGAIN, module_listing, remarks, title_of, totals, tree_rows
+from torch_vis.views.text.table_layout import cell
 
 COSTLIEST = 12
 NESTED = "Each dot is a level deeper. A row without a class has the operations that the module above it runs itself."

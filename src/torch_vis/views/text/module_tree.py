@@ -3,22 +3,85 @@
 from __future__ import annotations
 
 import shutil
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from textwrap import wrap
 from typing import Any, Literal, NamedTuple
 
 from torch_vis.errors import UsageError
 from torch_vis.graph import Graph, Metrics, TensorType
-from torch_vis.graph.lifetimes import Peak, peak_memory
+from torch_vis.graph.lifetimes import Peak, next_run, peak_memory
 from torch_vis.graph.module_table import ModuleLine, ModuleNode, ModuleTable, Totals
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Phase
-from torch_vis.graph.text import and_more, count, duration, inert, many, size
+from torch_vis.graph.text import and_more, count, duration, inert, many, shortened, size
 from torch_vis.views.text.breaks import Breaks
-from torch_vis.views.text.notes import AGAIN, remarks, wall_time
-from torch_vis.views.text.table import PATH, Field, Listing, cut, fitted
+from torch_vis.views.text.table_layout import PATH, Field, Listing, cut, fitted
+
+AGAIN = "↻"  # stands beside what backward computes again
+INSIDE = (
+    "the modules inside torch.compile are not told apart; tv.trace(model, …, via='dynamo') of the model before "
+    "torch.compile keeps them"
+)
+
+
+def wall_time(meta: Mapping[str, Any]) -> str:
+    """The time of the recorded run, and how much of it was not the model's.
+
+    >>> wall_time({"wall_ns": 2_500_000, "overhead_ns": 500_000, "compile_ns": 1_500_000})
+    '2.50 ms, 500 µs of it to record, 1.50 ms to compile'
+    >>> wall_time({"wall_ns": 2_500_000, "overhead_ns": 500_000, "overhead_error_ns": 90_000})
+    '2.50 ms, 500 µs ± 90.0 µs of it to record'
+    """
+    error = meta.get("overhead_error_ns")
+    parts = {"record": meta.get("overhead_ns"), "compile": meta.get("compile_ns")}
+    spent = [(duration(time), what) for what, time in parts.items() if time]
+    if error and spent and parts["record"]:
+        spent[0] = (f"{spent[0][0]} ± {duration(error)}", "record")
+    texts = [f", {time}{'' if index else ' of it'} to {what}" for index, (time, what) in enumerate(spent)]
+    return duration(meta["wall_ns"]) + "".join(texts)
+
+
+def remarks(graph: Graph, meta: Mapping[str, Any]) -> list[str]:
+    """All that there is to say of a run."""
+    return [*compiling(meta), *repeated(meta), *inside_compiled(graph)]
+
+
+def compiling(meta: Mapping[str, Any]) -> list[str]:
+    """How much of the run was compilation, and how to leave it out.
+
+    >>> compiling({"compile_ns": 2_000_000_000, "wall_ns": 2_500_000_000})[0][:62]
+    'compiling took 2.00 s of the 2.50 s, and the module around it '
+    """
+    spent, wall = meta.get("compile_ns"), meta.get("wall_ns")
+    if not spent or not wall or meta.get("repeat"):  # medians are of runs that compiled nothing
+        return []
+    part = f"{duration(spent)} of the {duration(wall)}, and the module around it counts it as its own"
+    if (meta.get("program") or {}).get("via"):
+        return [
+            f"capturing the program took {part}; trace without via= for the times of the model as it runs"
+        ]
+    return [f"compiling took {part}; call the compiled model once before tracing to leave it out"]
+
+
+def repeated(meta: Mapping[str, Any]) -> list[str]:
+    """Which runs the times are of, where the wall time is of another."""
+    runs = meta.get("repeat")
+    if not runs:
+        return []
+    return [
+        f"times of modules and operations are medians of {runs:,} more runs; the wall time is the recorded one's"
+    ]
+
+
+def inside_compiled(graph: Graph) -> list[str]:
+    """Where the rows of compiled modules are."""
+    compiled = any(kind == "compiled" and type_ == "OptimizedModule" for _, type_, kind in graph.modules)
+    return [INSIDE] if compiled else []
+
 
 MOST_ROWS = 60  # by default; what lies deeper is folded away
 WIDEST = 180  # letters; a wider terminal is not filled
@@ -39,12 +102,12 @@ FIGURES = (
     Field("self_ns", "self", duration, drop=4),
     Field("alloc_bytes", "allocated", size, drop=5),
     Field("flops", "FLOPs", count, drop=8),
-    Field("moved_bytes", "moved", size, drop=7),
+    Field("moved_bytes", "accessed", size, drop=7),
     Field("backward_ops", "ops", "{:,}".format, drop=6, group="backward"),
     Field("backward_ns", "time", duration, drop=9, group="backward"),
     Field("backward_bytes", "allocated", size, drop=2, group="backward"),
     Field("backward_flops", "FLOPs", count, drop=3, group="backward"),
-    Field("backward_moved_bytes", "moved", size, drop=1, group="backward"),
+    Field("backward_moved_bytes", "accessed", size, drop=1, group="backward"),
 )
 CAPTURED = {"dynamo": "Dynamo", "aot": "Dynamo and AOT", "export": "torch.export", "fx": "torch.fx"}
 
@@ -58,15 +121,15 @@ def table(
     """The module tree of a run as text, with totals and what was not captured below it.
 
     Each line counts what happened in the module and in all that it called; ``self`` is the time without the modules it
-    called, ``allocated`` the bytes of the tensors its operations made, ``moved`` those that they read and write; ``≥``
-    stands before a sum that leaves out operations of which it is not known, and ``↻`` after a module that was
+    called, ``allocated`` the bytes of the tensors its operations made, ``accessed`` those that they read and write;
+    ``≥`` stands before a sum that leaves out operations of which it is not known, and ``↻`` after a module that was
     checkpointed: backward computes it again. Neighbours that do the same are one line with their sum (``0-11 × 12``).
     ``depth`` is how many levels to show, None for all; by default as many as fit in 60 rows.
 
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
     >>> print(tv.trace(model, torch.ones(1, 3)).table(width=110).splitlines()[2].split())
-    ['module', 'class', 'output', 'params', 'ops', 'time', 'self', 'allocated', 'FLOPs', 'moved']
+    ['module', 'class', 'output', 'params', 'ops', 'time', 'self', 'allocated', 'FLOPs', 'accessed']
     """
     if depth is not None and depth != "auto" and (type(depth) is not int or depth < 1):
         raise UsageError(f"depth is a number of levels from 1 up, None for all or 'auto', not {depth!r}")
@@ -88,7 +151,10 @@ def table(
         names = ", ".join(field.full_title for field in shown.left_out)
         notes.insert(0, f"no room for {names}; t.table(width={shown.whole_width}) has all columns")
     lines += _footnotes(notes, run.limits, width)
-    return "\n".join(inert(line).rstrip() for line in lines)
+    return "\n".join(inert(shortened(line, LONGEST)).rstrip() for line in lines)
+
+
+LONGEST = 2000  # letters of a line
 
 
 # ---------------------------------------------------------------- rows
@@ -159,8 +225,8 @@ def tree_rows(
     if depth == "auto":
         most = MOST_ROWS
         per_level = Counter(item.depth for item in items)
-        while levels > 1 and sum(per_level[level] for level in range(levels)) > MOST_ROWS:
-            levels -= 1
+        rows_within = list(accumulate(per_level[level] for level in range(levels)))
+        levels = max(1, bisect_right(rows_within, MOST_ROWS))
     elif depth is not None:
         levels = min(levels, depth)
     inside = [item for item in items if item.depth < levels]
@@ -186,7 +252,7 @@ def _inside(outline: ModuleTable, line: ModuleLine | None, stem: str) -> list[Tr
     depth = 0 if line is None else line.depth + 1
     rows: list[ModuleRow] = []
     if line is not None and lines:
-        rows = _own_rows(line.block, line.own, len(line.members))
+        rows = _own_rows(line.module, line.own, len(line.members))
     elif line is None and outline.run.kind == "run":
         run = outline.run
         rows = (
@@ -211,24 +277,24 @@ def _row(outline: ModuleTable, item: TreeItem, *, folded: bool) -> ModuleRow:
         return replace(item.row, stem=item.stem, depth=item.depth)
     line = item.line
     assert line is not None
-    more = f" {AGAIN}" if line.block.recomputed else ""
-    more += " ▸" if folded and line.block.children else ""
+    more = f" {AGAIN}" if line.module.recomputed else ""
+    more += " ▸" if folded and line.module.children else ""
     numel = sum(outline.parameters[number].type.numel for number in line.parameters)
     return ModuleRow(
         name=f"{line.label}{more}",
         depth=item.depth,
         stem=item.stem,
         figures=line.sums,
-        type=line.block.type if item.depth or line.label != line.block.type else "",
-        output=_shape(list(line.block.outputs)) if line.block.kind != "optimizer" else "",
-        calls=f"{line.block.calls:,}",
+        type=line.module.type if item.depth or line.label != line.module.type else "",
+        output=_shape(list(line.module.outputs)) if line.module.kind != "optimizer" else "",
+        calls=f"{line.module.calls:,}",
         parameters=count(numel) if numel else "",
     )
 
 
-def _own_rows(block: ModuleNode, own: Totals, times: int) -> list[ModuleRow]:
-    """A row that names a block's own operations: ``· add ×2, relu``."""
-    ops = block.own_ops or block.own_backward_ops
+def _own_rows(module: ModuleNode, own: Totals, times: int) -> list[ModuleRow]:
+    """A row that names a module's own operations: ``· add ×2, relu``."""
+    ops = module.own_ops or module.own_backward_ops
     named = (name if number * times == 1 else f"{name} ×{number * times:,}" for name, number in ops.items())
     return [ModuleRow("· " + ", ".join(named), own)] if ops else []
 
@@ -287,7 +353,10 @@ def totals(graph: Graph, metrics: Metrics, meta: Mapping[str, Any], outline: Mod
         facts["compute"] = _compute(metrics)
     peak = peak_memory(metrics)
     if peak is not None:
-        facts["peak memory"] = _peak(graph, peak)
+        later = next_run(graph, metrics, meta)
+        facts["peak memory"] = _peak(graph, peak) + (
+            "" if later is None else f"; {size(later.peak_bytes)} from the second step on"
+        )
     if meta.get("wall_ns"):
         facts["wall time"] = wall_time(meta)
     if meta.get("error"):
@@ -301,7 +370,7 @@ def _compute(metrics: Metrics) -> str:
     if flops is None or macs is None:
         return ""
     least, less = ("at least " if metrics[name].uncovered else "" for name in ("flops", "moved_bytes"))
-    bytes_ = "" if moved is None else f"; {less}{size(int(moved))} moved"
+    bytes_ = "" if moved is None else f"; {less}{size(int(moved))} accessed"
     return f"{least}{count(int(flops))} FLOPs, {count(int(macs))} MACs{bytes_}"
 
 

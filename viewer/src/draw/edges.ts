@@ -1,0 +1,63 @@
+/** What an edge stands for: the tensor as it was handed over, who made it, who reads it, and its bytes. */
+
+import type { Run } from "../data/run.ts";
+import { size } from "../data/units.ts";
+import type { Edge, Picture } from "../tree/picture.ts";
+import { handedOver } from "./labels.ts";
+import type { EdgeHit, Scene } from "./scene.ts";
+
+export interface EdgeFacts {
+  value: number; // as the box at its beginning hands it over
+  read: number; // as the box at its end reads it: the same, or a view of it
+  count: number; // of tensors that pass
+  from: string;
+  to: string;
+  isCarried: boolean;
+  /** Whether what is at its end adds gradients of one tensor up. */
+  isSum: boolean;
+}
+
+export function edgeFacts(picture: Picture, edge: Edge): EdgeFacts {
+  const { items, forest } = picture;
+  const { run } = forest;
+  const [source, target] = [items[edge.source].box, items[edge.target].box];
+  return {
+    value: handedOver(picture, edge),
+    read: edge.value,
+    count: edge.count,
+    from: source.whole,
+    to: target.whole,
+    isCarried: edge.carried,
+    isSum: target.node >= 0 && run.addsGradients(target.node),
+  };
+}
+
+/** The bytes of a tensor itself, whatever block it lies in. */
+export function tensorBytes(run: Run, value: number): number | null {
+  const [dtype, shape] = run.type(value);
+  const bits = /complex(\d+)|(\d+)/.exec(dtype);
+  const width = dtype === "bool" ? 8 : bits ? Number(bits[1] ?? bits[2]) : NaN;
+  return Number.isFinite(width) ? shape.reduce((product, n) => product * n, width / 8) : null;
+}
+
+/** A few lines about the edges of one line. */
+export function edgeText(scene: Scene, hits: EdgeHit[]): string {
+  const facts = hits.map(({ column, edge }) => {
+    const { picture } = scene.columns[column];
+    return edgeFacts(picture, picture.edges[edge]);
+  });
+  const { run } = scene.columns[hits[0].column].picture.forest;
+  const [first] = facts;
+  const bytes = tensorBytes(run, first.value);
+  const targets = [...new Set(facts.map(({ to }) => to))];
+  return [
+    `${run.typeText(first.value)}${bytes === null ? "" : ` · ${size(bytes)}`}`,
+    `from ${first.from}`,
+    `to ${targets.slice(0, 3).join(", ")}${targets.length > 3 ? ` and ${targets.length - 3} more` : ""}`,
+    first.count > 1 ? `and ${first.count - 1} more tensors` : "",
+    first.isCarried ? "handed to the next turn of the loop" : "",
+    first.isSum ? "gradients of one tensor add up there" : "",
+  ]
+    .filter(Boolean)
+    .join("\n");
+}
