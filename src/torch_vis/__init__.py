@@ -5,7 +5,7 @@
 >>> [node.op for node in t.graph.nodes]
 ['aten::t', 'aten::addmm']
 
-The names of the source documents (``explore_model``, ``DLBacktrace``, ``trace_tensor_ids`` …) can be used as
+Names for compatibility (``explore_model``, ``DLBacktrace``, ``trace_tensor_ids`` …) can be used as
 ``tv.name`` as well; ``torch_vis.interfaces`` lists them.
 """
 
@@ -22,13 +22,18 @@ _OBJECTS = {
     "Graph": ("torch_vis.graph.graph", "Graph"),
     "Metrics": ("torch_vis.graph.metrics", "Metrics"),
     "Trace": ("torch_vis._trace", "Trace"),
+    "World": ("torch_vis.analysis.ranks.world", "World"),
     "compare": ("torch_vis.analysis.compare.comparison", "compare"),
+    "extract": ("torch_vis.analysis.activations.extract", "extract"),
+    "join": ("torch_vis.analysis.ranks.gathering", "join"),
+    "live": ("torch_vis.capture.live", "live"),
     "load": ("torch_vis.api", "load"),
+    "open_activations": ("torch_vis.analysis.activations.dataset", "open_activations"),
     "record": ("torch_vis.api", "record"),
     "register_cost": ("torch_vis.ops.cost", "register_cost"),
     "trace": ("torch_vis.api", "trace"),
 }
-_MODULES = ("advise", "errors", "hardware", "interfaces", "measure", "types")
+_MODULES = ("advise", "edit", "errors", "hardware", "interfaces", "measure", "stats", "types")
 __all__ = sorted([*_OBJECTS, *(name for name in _MODULES if name != "interfaces")])  # noqa: PLE0605
 
 

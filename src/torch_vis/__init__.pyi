@@ -3,29 +3,36 @@
 from typing import Any
 
 from torch_vis import advise as advise
+from torch_vis import edit as edit
 from torch_vis import errors as errors
 from torch_vis import hardware as hardware
 from torch_vis import interfaces as interfaces
 from torch_vis import measure as measure
+from torch_vis import stats as stats
 from torch_vis import types as types
 from torch_vis._trace import Trace as Trace
+from torch_vis.analysis.activations.dataset import open_activations as open_activations
+from torch_vis.analysis.activations.extract import extract as extract
 from torch_vis.analysis.compare.comparison import Comparison as Comparison
 from torch_vis.analysis.compare.comparison import compare as compare
+from torch_vis.analysis.ranks.gathering import join as join
+from torch_vis.analysis.ranks.world import World as World
 from torch_vis.api import load as load
 from torch_vis.api import record as record
 from torch_vis.api import trace as trace
+from torch_vis.capture.live import live as live
 from torch_vis.graph.graph import Graph as Graph
 from torch_vis.graph.metrics import Metrics as Metrics
-from torch_vis.interfaces.backtrace.backtrace import DLBacktrace as DLBacktrace
-from torch_vis.interfaces.captures.captures import compare_captures as compare_captures
-from torch_vis.interfaces.dynamo.extractor import DynamoGraphExtractor as DynamoGraphExtractor
-from torch_vis.interfaces.dynamo.extractor import SubgraphDescriptor as SubgraphDescriptor
-from torch_vis.interfaces.dynamo.extractor import TensorDescriptor as TensorDescriptor
-from torch_vis.interfaces.dynamo.extractor import analyze_memory_timeline as analyze_memory_timeline
-from torch_vis.interfaces.dynamo.extractor import get_tensor_size as get_tensor_size
-from torch_vis.interfaces.dynamo.extractor import is_last_use as is_last_use
-from torch_vis.interfaces.dynamo.extractor import save_graph_to_file as save_graph_to_file
-from torch_vis.interfaces.dynamo.extractor import trace_model_with_dynamo as trace_model_with_dynamo
+from torch_vis.interfaces.backtrace import DLBacktrace as DLBacktrace
+from torch_vis.interfaces.captures import compare_captures as compare_captures
+from torch_vis.interfaces.dynamo import DynamoGraphExtractor as DynamoGraphExtractor
+from torch_vis.interfaces.dynamo import SubgraphDescriptor as SubgraphDescriptor
+from torch_vis.interfaces.dynamo import TensorDescriptor as TensorDescriptor
+from torch_vis.interfaces.dynamo import analyze_memory_timeline as analyze_memory_timeline
+from torch_vis.interfaces.dynamo import get_tensor_size as get_tensor_size
+from torch_vis.interfaces.dynamo import is_last_use as is_last_use
+from torch_vis.interfaces.dynamo import save_graph_to_file as save_graph_to_file
+from torch_vis.interfaces.dynamo import trace_model_with_dynamo as trace_model_with_dynamo
 from torch_vis.interfaces.explorer.explorer import ModuleInfo as ModuleInfo
 from torch_vis.interfaces.explorer.explorer import analyze_memory_usage as analyze_memory_usage
 from torch_vis.interfaces.explorer.explorer import explore_model as explore_model
@@ -39,10 +46,10 @@ from torch_vis.interfaces.explorer.explorer import get_parameter_statistics as g
 from torch_vis.interfaces.explorer.explorer import (
     record_torch_module_forward_stats as record_torch_module_forward_stats,
 )
-from torch_vis.interfaces.tensor_ids.tracer import TensorTracer as TensorTracer
-from torch_vis.interfaces.tensor_ids.tracer import create_onnx_visualization as create_onnx_visualization
-from torch_vis.interfaces.tensor_ids.tracer import get_operation_sequence as get_operation_sequence
-from torch_vis.interfaces.tensor_ids.tracer import trace_tensor_ids as trace_tensor_ids
+from torch_vis.interfaces.tensor_ids import TensorTracer as TensorTracer
+from torch_vis.interfaces.tensor_ids import create_onnx_visualization as create_onnx_visualization
+from torch_vis.interfaces.tensor_ids import get_operation_sequence as get_operation_sequence
+from torch_vis.interfaces.tensor_ids import trace_tensor_ids as trace_tensor_ids
 from torch_vis.interfaces.tracking.tracker import ComputationalGraphTracker as ComputationalGraphTracker
 from torch_vis.interfaces.tracking.tracker import GraphEdge as GraphEdge
 from torch_vis.interfaces.tracking.tracker import GraphNode as GraphNode

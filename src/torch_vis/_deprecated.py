@@ -28,6 +28,13 @@ ATTRIBUTES: dict[str, dict[str, str]] = {
     # the class: its old attributes and the new ones
     "CompiledKernels": {"found": "fusion"},
     "FusionReport": {"found": "fusion"},
+    "Calibration": {"to_plain": "to_dict"},
+    "GradientsReport": {
+        "born": "nan_origin",
+        "came_in": "nan_inputs",
+        "infinite_came_in": "infinite_inputs",
+        "let_go": "freed",
+    },
     "LatencyReport": {"found": "prediction"},
     "Report": {"to_plain": "to_dict"},
     "Comparison": {"to_plain": "to_dict"},

@@ -23,8 +23,9 @@ class Question(NamedTuple):
 REPORTS: dict[str, Question] = {
     "summary": Question("torch_vis.analysis.summary:SummaryReport"),
     "memory": Question("torch_vis.analysis.memory.report:MemoryReport"),
-    "time": Question("torch_vis.analysis.time.report:TimeReport", needs_numbers=True),
+    "time": Question("torch_vis.analysis.time:TimeReport", needs_numbers=True),
     "gradients": Question("torch_vis.analysis.gradients.report:GradientsReport", needs_numbers=True),
+    "health": Question("torch_vis.analysis.gradients.health:HealthReport", needs_numbers=True),
     "fusion": Question("torch_vis.analysis.fusion.report:FusionReport"),
     "partition": Question(
         "torch_vis.analysis.partition.report:PartitionReport",
@@ -34,9 +35,14 @@ REPORTS: dict[str, Question] = {
         "torch_vis.analysis.machine.roofline:RooflineReport", ("hardware",), needs_numbers=True
     ),
     "latency": Question("torch_vis.analysis.machine.latency:LatencyReport", ("hardware", "calibration")),
+    "communication": Question("torch_vis.analysis.ranks.communication:CommunicationReport"),
 }
 FULL_REPORT = "torch_vis.analysis.full_report:write_report"
+SELECT = "torch_vis.analysis.workbench:Selection"
+SWEEP = "torch_vis.analysis.workbench:SweepReport"
+WORLD = "torch_vis.analysis.ranks.world:World"
 EXPLORE = "torch_vis.interfaces.explorer.explorer:explore"
+HELP = "torch_vis.cli.task_table:tasks"
 
 
 def resolved(target: str) -> Any:

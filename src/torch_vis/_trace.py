@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from torch_vis._reports import EXPLORE, FULL_REPORT, REPORTS, resolved
+from torch_vis._reports import EXPLORE, FULL_REPORT, HELP, REPORTS, SELECT, SWEEP, resolved
 from torch_vis.errors import UsageError, no_match
 from torch_vis.formats import renderer_called, writer
 from torch_vis.graph.io.atomic import PathLike
-from torch_vis.graph.metrics import Column, Metrics
+from torch_vis.graph.metrics import Column
 from torch_vis.graph.record import Run
 from torch_vis.graph.subset import calls_alone
-from torch_vis.graph.text import many
+from torch_vis.graph.text import inert, many, shortened
 from torch_vis.replay.live_run import LiveRun
 
 if TYPE_CHECKING:
@@ -23,24 +23,20 @@ if TYPE_CHECKING:
     import torch
 
     from torch_vis.analysis.fusion.report import FusionReport
+    from torch_vis.analysis.gradients.health import HealthReport
     from torch_vis.analysis.gradients.report import GradientsReport
     from torch_vis.analysis.machine.latency import LatencyReport
     from torch_vis.analysis.machine.roofline import RooflineReport
     from torch_vis.analysis.memory.report import MemoryReport
     from torch_vis.analysis.partition.report import PartitionReport
+    from torch_vis.analysis.ranks.communication import CommunicationReport
     from torch_vis.analysis.summary import SummaryReport
-    from torch_vis.analysis.time.report import TimeReport
-    from torch_vis.capture.compilers.program import Program
-    from torch_vis.capture.kept_tensors import KeptTensors
-    from torch_vis.graph.graph import Graph
+    from torch_vis.analysis.time import TimeReport
+    from torch_vis.analysis.workbench import Selection, SweepReport
     from torch_vis.replay.check import CheckResult
-    from torch_vis.replay.live_run import CallSignature
     from torch_vis.replay.rerun import Rerun
     from torch_vis.views.terminal.config import ExplorerConfig
     from torch_vis.views.text.breaks import Breaks
-
-# the columns that follow from call templates and shapes, by a formula for each operator
-COSTS = ("flops", "macs", "moved_bytes")
 
 
 class Trace(LiveRun):
@@ -53,22 +49,6 @@ class Trace(LiveRun):
     >>> t.output.shape, t.limits
     (torch.Size([1, 2]), ())
     """
-
-    def __init__(
-        self,
-        graph: Graph,
-        metrics: Metrics,
-        limits: Iterable[str] = (),
-        meta: Mapping[str, Any] | None = None,
-        *,
-        output: Any = None,
-        kept: KeptTensors | None = None,
-        error: BaseException | None = None,
-        program: Program | None = None,
-        entry: CallSignature | None = None,
-    ) -> None:
-        live = {"output": output, "kept": kept, "error": error, "program": program, "entry": entry}
-        super().__init__(graph, with_analyses(graph, metrics), limits, meta, **live)
 
     @classmethod
     def of(cls, run: Run, *, output: Any = None, error: BaseException | None = None) -> Trace:
@@ -85,21 +65,30 @@ class Trace(LiveRun):
     def check(self, *, inputs: bool = False, shuffles: int = 2, seed: int = 0) -> CheckResult:
         """Prove the graph: run it again and compare every output, gradient and changed state bit for bit.
 
-        The recording is replayed in order, pruned to the operations that the edges say lead to the results, and in
-        ``shuffles`` random orders that respect only the graph's own dependences. With ``inputs=True``, every input is
-        perturbed as well: the outputs it is connected to must be able to change, the others must not.
+        Every operation's edges must name the bytes that it reads, all of them and no others. The recording is
+        replayed in order, with poison for what the edges do not name, then pruned to the operations that they say lead
+        to the results, and in ``shuffles`` random orders that respect only the graph's own dependences. With
+        ``inputs=True``, every input is perturbed as well: the outputs it is connected to must be able to change, the
+        others must not.
         Raises ``CheckFailed`` with the first operation that differs, its line and its module.
 
         >>> import torch, torch_vis as tv
         >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), backward=True)
-        >>> print(t.check(inputs=True))
-        3 results equal bit for bit: 13 operations in order, 12 pruned, 2 random orders; 1 input-output pair proved
+        >>> print(t.check())
+        3 results equal bit for bit: 13 operations in order, pruned to 12, 2 random orders; 18 edges proved
         """
         if self.is_open:
             raise UsageError("the block is still recording; check after it has ended")
         from torch_vis.replay.check import check
 
-        return check(self.graph, self.needs_tensors("check"), inputs=inputs, shuffles=shuffles, seed=seed)
+        return check(
+            self.graph,
+            self.needs_tensors("check"),
+            inputs=inputs,
+            shuffles=shuffles,
+            seed=seed,
+            approximate=any(limit.kind == "dataflow" for limit in self.limits),
+        )
 
     def run(
         self,
@@ -130,6 +119,48 @@ class Trace(LiveRun):
 
         return rerun(self, args, dict(kwargs or {}), replace or {}, keep, to)
 
+    def select(self, wanted: Any) -> Selection:
+        """What a selector selects in this run: calls of modules and operations, as a table.
+
+        The same text serves in ``run``, ``sweep``, ``graph.find``, ``trace(keep=…)`` and ``tv.live``.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), torch.ones(1, 3))
+        >>> str(t.select("0 | 1/relu:0")).splitlines()[0]
+        '0 | 1/relu:0: 2 selected'
+        """
+        selection: Selection = resolved(SELECT)(self, wanted)
+        return selection
+
+    def sweep(
+        self,
+        wanted: Any,
+        edit: Any,
+        *args: Any,
+        measure: Callable[[Any], Any],
+        kwargs: Mapping[str, Any] | None = None,
+        positions: Sequence[int] | None = None,
+        heads: bool = False,
+        dim: int = 1,
+    ) -> SweepReport:
+        """Make one change at every place that a selector selects, one at a time, and measure the output each time.
+
+        ``edit`` is what ``replace`` of ``run`` takes, ``measure`` a function of the output that gives a number.
+        ``positions`` makes the change at each of these positions of dimension ``dim`` by itself, ``heads=True`` at each
+        attention head. ``args`` and ``kwargs`` are other inputs than the recorded ones. The result is a table, and
+        ``figure()`` a grid of places by positions or heads. Each try runs only what follows its change.
+
+        >>> import torch, torch_vis as tv
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2))
+        >>> t = tv.trace(model, torch.ones(1, 3))
+        >>> sweep = t.sweep("class:Linear", tv.edit.zero(), measure=lambda y: y.abs().sum())
+        >>> sweep.places, sweep.rows[1].value
+        (['0', '1'], 0.0)
+        """
+        options = {"measure": measure, "kwargs": kwargs, "positions": positions, "heads": heads, "dim": dim}
+        report: SweepReport = resolved(SWEEP)(self, wanted, edit, args=args, **options)
+        return report
+
     def release(self) -> None:
         """Let go of the output and of the tensors held for ``check``; the graph and the metrics stay.
 
@@ -140,6 +171,7 @@ class Trace(LiveRun):
         True
         """
         self.kept = None
+        self._planner = None
         self.output = None
 
     def subgraph(self, name: str) -> Trace:
@@ -157,7 +189,7 @@ class Trace(LiveRun):
         >>> [node.name for node in t.subgraph("cond.false").graph.nodes]
         ['sin', 'cos']
         """
-        from torch_vis.capture.fake.run import run_subgraph
+        from torch_vis.capture.fake import run_subgraph
 
         program = self.program
         if program is None and self.meta.get("program"):
@@ -278,10 +310,25 @@ class Trace(LiveRun):
         >>> import torch, torch_vis as tv
         >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1))
         >>> t = tv.trace(model, torch.ones(2, 3), loss=lambda y: (y - torch.log(y * 0 - 1)).sum())
-        >>> t.gradients().born.name
+        >>> t.gradients().nan_origin.name
         'log'
         """
         return self._report("gradients")
+
+    def health(self) -> HealthReport:
+        """Whether the numbers are sound: ranges, NaN and infinity with where each was born, dead and saturated units.
+
+        Of runs forward alone as well as of training steps, by operation and by module. The run is repeated from the
+        tensors that the trace holds and looked at on the way. ``columns`` of the report has the figures; what is saved
+        from ``t.with_metrics(report)`` has heat maps of them, and a file can then be asked again.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(lambda x: (x - 1).log().relu(), torch.tensor([[0.5, 1.0, 2.0]]))
+        >>> report = t.health()
+        >>> report.nan_origin.name, report.infinity_origin.name, report.nans, report.infs
+        ('log', 'log', 2, 1)
+        """
+        return self._report("health")
 
     def fusion(self) -> FusionReport:
         """What a compiler could fuse: chains of operations that can run as one kernel, and the bytes each would save.
@@ -358,6 +405,21 @@ class Trace(LiveRun):
         """
         return self._report("latency", hardware=hardware, calibration=calibration)
 
+    def communication(self) -> CommunicationReport:
+        """What this rank of a job says to others: calls, bytes, waits by mesh axis, operation, phase, module and line.
+
+        Of real ranks (torchrun) as of one of torch's fake process group, with ``fake=True`` or without.
+
+        >>> import torch, torch.distributed as dist, torch_vis as tv
+        >>> from torch.testing._internal.distributed.fake_pg import FakeStore
+        >>> dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+        >>> report = tv.trace(lambda x: dist.all_reduce(x) or x, torch.ones(100)).communication()
+        >>> dist.destroy_process_group()
+        >>> [(row.name, row.calls) for row in report.by_operation], report.bytes, report.sent_bytes
+        ([('all_reduce on world', 1)], 400, 600)
+        """
+        return self._report("communication")
+
     def _report(self, name: str, **options: Any) -> Any:
         if REPORTS[name].needs_numbers and self.meta.get("fake"):
             raise UsageError(
@@ -365,6 +427,21 @@ class Trace(LiveRun):
                 "latency(hardware=…) predicts its time, memory() its memory"
             )
         return resolved(REPORTS[name].target)(self, **options)
+
+    def help(self, about: str | None = None) -> tuple[Any, ...]:
+        """What can be done, and the call for it: all tasks, or those that have the words of ``about``.
+
+        >>> import torch, torch_vis as tv
+        >>> tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3)).help("slow")
+        t is a trace: t = tv.trace(model, x)
+        <BLANKLINE>
+        why my step is slow
+            tv.trace(step, batch, repeat=10).time()
+            $ torch-vis report time run.tvz
+            docs/guides/slow_step
+        """
+        result: tuple[Any, ...] = resolved(HELP)(about)
+        return result
 
     def report(self, path: str | os.PathLike[str]) -> None:
         """Write all that can be found out to one file: Markdown to read (``.md``), or data to go on with (``.json``).
@@ -480,7 +557,7 @@ class Trace(LiveRun):
         >>> tv.trace(torch.nn.ReLU(), torch.ones(2)).to_networkx().nodes[0]["name"]
         'relu'
         """
-        from torch_vis.exporters.networkx import to_networkx
+        from torch_vis.exporters.operations import to_networkx
 
         return to_networkx(self.graph, self.metrics)
 
@@ -491,38 +568,18 @@ class Trace(LiveRun):
         >>> tv.trace(torch.nn.ReLU(), torch.ones(2)).to_pandas()["name"].tolist()
         ['relu']
         """
-        from torch_vis.exporters.pandas import to_pandas
+        from torch_vis.exporters.operations import to_pandas
 
         return to_pandas(self.graph, self.metrics)
 
     def _repr_html_(self) -> str:
-        from torch_vis.views.notebook import html
+        from torch_vis.views.page.show import notebook_html
 
-        return html(self)
+        return notebook_html(self)
 
     def __str__(self) -> str:
         return self.table()
 
     def __repr__(self) -> str:
         name = self.meta.get("model") or "run"
-        return f"<Trace of {name}: {many(len(self.graph), 'operation')}>"
-
-
-def with_analyses(graph: Graph, metrics: Metrics) -> Metrics:
-    """The metrics with the columns of ``COSTS`` added, which are computed when one is first asked for."""
-
-    def compute() -> Mapping[str, Column]:
-        from torch_vis.ops.cost import costs
-
-        computed = costs(graph, metrics.get("stored"))
-        return {
-            name: metrics[name].filled(column) if name in metrics else column
-            for name, column in computed.items()
-        }
-
-    def formulas_version() -> int:
-        from torch_vis.ops.cost.registry import version
-
-        return version()
-
-    return metrics.with_later(COSTS, compute, version=formulas_version)
+        return f"<Trace of {inert(shortened(str(name)))}: {many(len(self.graph), 'operation')}>"

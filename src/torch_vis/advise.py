@@ -6,7 +6,7 @@
 'QuantizationReport'
 """
 
-from torch_vis.analysis.advice.batch_size.report import batch_size
+from torch_vis.analysis.advice.batch_size import batch_size
 from torch_vis.analysis.advice.checkpointing import checkpointing
 from torch_vis.analysis.advice.pruning.report import pruning
 from torch_vis.analysis.advice.quantization.report import quantization

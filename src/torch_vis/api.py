@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from importlib import import_module
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from torch_vis._trace import Trace, with_analyses
-from torch_vis.errors import NotOurFile, NotTraceable, UsageError, no_match
+from torch_vis._reports import WORLD, resolved
+from torch_vis._trace import Trace
+from torch_vis.capture.undo import Context, Undo
+from torch_vis.errors import NotOurFile, NotTraceable, UsageError, no_match, takes_kwargs
 from torch_vis.formats import FORMATS, READABLE
-from torch_vis.graph.io.atomic import PathLike
+from torch_vis.graph.io import tvz
+from torch_vis.graph.io.atomic import PathLike, reading
+from torch_vis.graph.io.world import is_world
 from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.record import Limit
+from torch_vis.replay.live_run import with_costs
 
 if TYPE_CHECKING:
     import torch
 
     from torch_vis.capture.compilers.frontends import Captured
+    from torch_vis.capture.live import Live
     from torch_vis.capture.session import Capture
     from torch_vis.capture.timing.repeat import Repeats
 
 VIAS = ("eager", "fx", "export", "dynamo", "aot")
 
 
-class Recording(Trace):
+class Recording(Context["Recording"], Trace):
     """A trace of a block of code; it is empty until the block ends, and holds the part that ran if the block raises."""
 
     def __init__(self, capture: Capture) -> None:
@@ -41,33 +48,43 @@ class Recording(Trace):
         """Whether the block is still running."""
         return self._is_open
 
-    def __enter__(self) -> Recording:
-        self.capture.__enter__()
-        self._is_open = True
+    def _begin(self, undo: Undo) -> Recording:
+        undo.set(self, "_is_open", True)
+        undo.enter(self.capture)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.capture.__exit__()
-        self._is_open = False
+    def _ended(self, error: BaseException | None) -> None:
         self.error = error
-        self._fill(self.capture)
+        try:
+            self._fill(self.capture)
+        except Exception:
+            # an interrupt in the middle of noting something is what the program has to hear of
+            if error is None or isinstance(error, Exception):
+                raise
+            text = "an interrupt came while an operation was being recorded, and the record is not whole"
+            self.limits = (Limit(text, kind="missing"),)
         if error is not None:
             self.meta["error"] = _in_one_line(error)
 
     def _fill(self, capture: Capture) -> None:
         run, self.kept, _, _ = capture.finish()
         self.graph, self.limits, self.meta = run.graph, run.limits, run.meta
-        self.metrics = with_analyses(run.graph, run.metrics)
+        self.metrics = with_costs(run.graph, run.metrics)
 
 
-def record(*modules: torch.nn.Module, keep: bool = True, functions: bool = False) -> Recording:
+def record(
+    *modules: torch.nn.Module,
+    hold: bool = True,
+    functions: bool = False,
+    keep: bool | None = None,
+    **named: torch.nn.Module,
+) -> Recording:
     """Record whatever a block of code does.
 
     The modules are optional: given, they name the scopes, and their calls on other threads are recorded as well.
-    If the block raises, the exception goes on and the trace holds what ran until then. ``keep`` and ``functions`` are
-    those of ``trace``.
+    Several are called by their variables, ``tv.record(G, D)``, or as you say: ``tv.record(G=generator, D=critic)``.
+    If the block raises, the exception goes on and the trace holds what ran until then. ``hold`` and ``functions`` are
+    those of ``trace``; ``keep`` is the old name of ``hold``.
 
     >>> import torch, torch_vis as tv
     >>> with tv.record() as t:
@@ -77,21 +94,34 @@ def record(*modules: torch.nn.Module, keep: bool = True, functions: bool = False
     """
     import torch
 
+    from torch_vis.capture.recording.user_functions import argument_variables, distinct
     from torch_vis.capture.session import Capture
 
-    for module in modules:
+    for module in (*modules, *named.values()):
         if not isinstance(module, torch.nn.Module):
             raise NotTraceable(f"record() takes modules, not {_describe(module)}")
-    return Recording(Capture(*modules, keep=keep, functions=functions))
+    if keep is not None:
+        hold = _old_keep(keep, "record")
+    names: list[str] = []
+    if len(modules) > 1 or named:
+        names = [*argument_variables(sys._getframe(1))[: len(modules)], *named]
+        if not distinct(names, len(modules) + len(named)):
+            names = [f"{type(module).__name__.lower()}{index}" for index, module in enumerate(modules)]
+            names += named
+    return Recording(Capture(*modules, *named.values(), keep=hold, functions=functions, names=names))
 
 
+@takes_kwargs
 def trace(
     model: Callable[..., Any],
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
     backward: bool = False,
     loss: Callable[[Any], Any] | None = None,
-    keep: bool = True,
+    keep: Any = None,
+    replace: Mapping[Any, Any] | None = None,
+    until: Any = None,
+    hold: bool = True,
     partial: bool = False,
     functions: bool = False,
     via: str = "eager",
@@ -99,17 +129,19 @@ def trace(
     dynamic_shapes: Any = None,
     fullgraph: bool = False,
     fake: bool = False,
+    assume: Mapping[str, str] | None = None,
     repeat: int = 0,
 ) -> Trace:
     """Run a model (or any callable) once and return the graph of everything that it did.
 
     ``args`` and ``kwargs`` are the model's. ``backward=True`` goes on with a backward pass from the sum of the floating
     outputs, ``loss=callable`` from ``loss(output)``; gradients are left in ``.grad`` as a backward pass leaves them.
-    ``keep=False`` holds no tensors, so that ``check`` is not possible. With ``partial=True``, a model that raises gives
-    the trace of what ran until then, with the exception in ``error``, instead of raising. With
-    ``functions=True``, each call of a public torch function (``torch.nn.functional.conv2d``, ``Tensor.view``) is a
-    scope around the operations that it ran; the fused fast path of ``MultiheadAttention`` is then not taken, and
-    ``limits`` says so.
+    ``hold=False`` holds no tensor but the output, so that ``check`` is not possible. ``keep`` selects activations to
+    keep during the run (``t.activations``), ``replace`` what to change, and ``until`` where to stop, as in ``tv.live``;
+    the graph is that of the run as it then was. With ``partial=True``, a model that raises gives the trace of what ran
+    until then, with the exception in ``error``, instead of raising. With ``functions=True``, each call of a public
+    torch function (``torch.nn.functional.conv2d``, ``Tensor.view``) is a scope around the operations that it ran; the
+    fused fast path of ``MultiheadAttention`` is then not taken, and ``limits`` says so.
 
     ``via`` takes the program through a compiler's front-end first and runs what that gives: ``"fx"``, ``"export"``,
     ``"dynamo"`` (partitions at graph breaks, see ``breaks``) or ``"aot"`` (Dynamo, then forward and backward as
@@ -118,11 +150,16 @@ def trace(
 
     ``fake=True`` computes nothing: every tensor is followed by its shape, so a model that does not fit in memory can be
     traced, and ``memory()`` of the trace is a prediction. A training step with its optimizer can be traced like this;
-    the model, its gradients and the optimizer's state are afterwards as they were.
+    the model, its gradients and the optimizer's state are afterwards as they were. Masks, positions and counts that
+    follow from the inputs are known, so that the run goes the way of the real one. What a router of experts chooses
+    does not follow from shapes: ``assume={"tokens": "balanced"}`` gives every expert as many tokens, ``"worst"`` all to
+    the same ones, and ``limits`` says what was assumed.
 
-    ``repeat=10`` runs it ten times more to time it, from the same state and random numbers, and puts everything back to
-    where one run leaves it: times become medians with quartiles (see ``time``), ``meta["plain_wall_ns"]`` is the run's
-    without us and, on CUDA, ``kernel_ns`` the kernels' own. What the program does outside torch (files, prints) it does
+    ``repeat=10`` times it, from the same state and random numbers, and puts everything back to where one run leaves it:
+    times become medians with quartiles (see ``time``), ``meta["plain_wall_ns"]`` is the run's without us and, on CUDA,
+    ``kernel_ns`` the kernels' own. Each kind of time is the median of ten runs: ten plain ones, ten in which calls of
+    modules are timed, ten in which operations are; up to three more are recorded again (on CUDA, seven).
+    ``meta["executions"]`` says how often the program ran, by kind. What it does outside torch (files, prints) it does
     each time.
 
     >>> import torch, torch_vis as tv
@@ -134,26 +171,36 @@ def trace(
     >>> [scope.type for scope in scopes if scope.kind == "function"]
     ['aten.linear.default', 'aten.relu.default']
     """
+    if isinstance(keep, bool):
+        keep, hold = None, _old_keep(keep, "trace")
     _refuse_misuse(model, kwargs, loss, via)
     import torch
 
+    from torch_vis.capture.recording.user_functions import held_modules
     from torch_vis.capture.session import Capture, name_inputs
 
     named = dict(kwargs or {})
     has_frontend = via != "eager" or dynamic or dynamic_shapes is not None or fullgraph
     if repeat and (fake or via != "eager"):
         raise UsageError("repeat= times the model as it runs; leave out fake and via")
+    if assume is not None and not fake:
+        raise UsageError("assume= stands for numbers that a run by shapes does not have; add fake=True")
     if fake:
-        from torch_vis.capture.fake.run import fake_run
+        from torch_vis.capture.fake import fake_run
 
+        _live(model, keep, replace, until, True, False)
         if has_frontend:
             raise UsageError(
                 "fake=True runs the model as it is; leave out via, dynamic, dynamic_shapes and fullgraph"
             )
-        faked = fake_run(model, args, named, backward, loss, functions=functions, partial=partial)
+        faked = fake_run(
+            model, args, named, backward, loss, functions=functions, partial=partial, assume=assume
+        )
         return Trace.of(faked.run, output=faked.output, error=faked.error)
     modules = [model] if isinstance(model, torch.nn.Module) else []
-    capture = Capture(*modules, keep=keep or bool(repeat), functions=functions)
+    acting = _live(model, keep, replace, until, has_frontend or bool(repeat), backward or loss is not None)
+    known = held_modules(model) if not modules else {}
+    capture = Capture(*modules, keep=hold or bool(repeat), functions=functions, known=known)
     capture.inputs = name_inputs(model, args, named)
     captured: Captured | None = None
     if has_frontend:
@@ -169,12 +216,13 @@ def trace(
             RepeatTarget(model, args, named, backward, loss), repeat, capture, functions=functions
         )
     try:
-        capture.run(
-            captured.run if captured is not None else lambda: model(*args, **named),
-            backward=backward,
-            loss=loss,
-            partial=partial,
-        )
+        with acting or nullcontext():
+            capture.run(
+                captured.run if captured is not None else lambda: model(*args, **named),
+                backward=backward,
+                loss=loss,
+                partial=partial,
+            )
     finally:
         if captured is not None:
             captured.forget()
@@ -197,21 +245,54 @@ def trace(
         run.limits += (Limit(text, kind="missing"),)
     from torch_vis.replay.live_run import CallSignature
 
-    return Trace(
+    if acting is not None:
+        run.limits += tuple(Limit(text, kind="altered") for text in acting.limits)
+    trace = Trace(
         run.graph,
         run.metrics,
         run.limits,
         run.meta,
         output=output,
-        kept=kept if keep else None,
+        kept=kept if hold else None,
         error=error,
         program=None if captured is None else captured.program,
-        entry=CallSignature(model, args, named, name_inputs) if keep else None,
+        entry=CallSignature(model, args, named, name_inputs) if hold else None,
     )
+    trace.activations = {} if acting is None else acting.kept
+    return trace
 
 
-def load(path: PathLike) -> Trace:
-    """Read a trace that ``save`` wrote.
+def _live(model: Any, keep: Any, replace: Any, until: Any, other: bool, backward: bool) -> Live | None:
+    """What keeps and changes activations during a traced run; None where nothing was asked for."""
+    import torch
+
+    if keep is None and replace is None and until is None:
+        return None
+    if not isinstance(model, torch.nn.Module):
+        raise UsageError("keep=, replace= and until= select modules of a model; trace() was given a function")
+    if other:
+        raise UsageError(
+            "keep=, replace= and until= act on the model as it runs; leave out via, dynamic, fake and repeat"
+        )
+    if until is not None and backward:
+        raise UsageError("until= stops the call of the model, so that there is nothing to go backward from")
+    from torch_vis.capture.live import Live
+
+    return Live(model, keep=keep, replace=replace, until=until)
+
+
+def _old_keep(keep: bool, call: str) -> bool:
+    """The value of ``hold``, given by the name that it had."""
+    from torch_vis._deprecated import warn
+
+    warn(f"keep={keep} of {call}() is now called hold={keep}", stacklevel=4 if call == "trace" else 3)
+    return keep
+
+
+def load(path: PathLike) -> Any:
+    """Read a trace that ``save`` wrote. That runs no code, and takes at most 20 times the file of memory, or 16 MiB.
+
+    A file of several ranks gives a ``World``, of which each rank is read when it is asked for.
 
     >>> import os, tempfile, torch, torch_vis as tv
     >>> path = os.path.join(tempfile.mkdtemp(), "run.json")
@@ -219,7 +300,10 @@ def load(path: PathLike) -> Trace:
     >>> tv.load(path)
     <Trace of ReLU: 1 operation>
     """
-    return Trace.of(_reader(path).load(path))
+    reader = reader_of(path)
+    if reader is tvz and is_world(path):
+        return resolved(WORLD).load(path)
+    return Trace.of(reader.load(path))
 
 
 def _refuse_misuse(model: Any, kwargs: Any, loss: Any, via: Any) -> None:
@@ -236,14 +320,14 @@ def _refuse_misuse(model: Any, kwargs: Any, loss: Any, via: Any) -> None:
         raise no_match("capture", str(via), VIAS)
 
 
-def _reader(path: PathLike) -> Any:
+def reader_of(path: PathLike) -> Any:
     """The module that reads a file, chosen by its ending or else by its first byte."""
     if not isinstance(path, (str, os.PathLike)):
         raise UsageError(f"load() takes a path, not {_describe(path)}")
     readable = {ending: name for name in READABLE for ending in FORMATS[name].endings}
     ending = os.path.splitext(os.fspath(path))[1].lower()
     if ending not in readable and os.path.isfile(path):
-        with open(path, "rb") as file:
+        with reading(path) as file:
             start = file.read(1)
         ending = {b"P": ".tvz", b"{": ".json"}.get(start, "")
     if ending not in readable:

@@ -17,17 +17,18 @@ from torch_vis.graph.record import Run
 
 
 class Format(NamedTuple):
-    """A kind of file: what writes it, and the endings that stand for it, the usual one first."""
+    """A kind of file: what writes it, the endings that stand for it, the usual one first, and the extra it needs."""
 
     target: str
     endings: tuple[str, ...]
+    extra: str | None = None
 
 
 FORMATS: dict[str, Format] = {
     "tvz": Format("torch_vis.graph.io.tvz", (".tvz",)),
     "json": Format("torch_vis.graph.io.json", (".json",)),
     "html": Format("torch_vis.views.page", (".html", ".htm")),
-    "onnx": Format("torch_vis.exporters.onnx", (".onnx",)),
+    "onnx": Format("torch_vis.exporters.onnx", (".onnx",), "onnx"),
     "graphml": Format("torch_vis.exporters.graphml", (".graphml",)),
     "model-explorer": Format("torch_vis.exporters.model_explorer", (".explorer.json",)),
     "perfetto": Format("torch_vis.exporters.perfetto", (".perfetto.json", ".trace.json")),
@@ -35,8 +36,8 @@ FORMATS: dict[str, Format] = {
     "markdown": Format("torch_vis.analysis.full_report", (".md",)),
     "dot": Format("torch_vis.views.figure.dot", (".dot", ".gv")),
     "svg": Format("torch_vis.views.figure.svg", (".svg",)),
-    "png": Format("torch_vis.views.figure.matplotlib:Png", (".png",)),
-    "pdf": Format("torch_vis.views.figure.matplotlib:Pdf", (".pdf",)),
+    "png": Format("torch_vis.views.figure.matplotlib:Png", (".png",), "matplotlib"),
+    "pdf": Format("torch_vis.views.figure.matplotlib:Pdf", (".pdf",), "matplotlib"),
 }
 READABLE = ("tvz", "json")
 

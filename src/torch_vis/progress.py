@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ Advance = Callable[[], None]
 STEPS = 100
 
 
-def progress(items: Sequence[Item], title: str) -> Iterator[Item]:
+def progress(items: Iterable[Item], title: str) -> Iterator[Item]:
     """Go through items and show how many are done. It is drawn between items only, so that they can be timed.
 
     >>> list(progress([1, 2], "timing"))
@@ -23,7 +23,12 @@ def progress(items: Sequence[Item], title: str) -> Iterator[Item]:
     if not sys.stderr.isatty():
         yield from items
         return
-    with _bar(title, len(items)) as advance:
+    try:
+        total = len(items)  # type: ignore[arg-type]
+    except TypeError:
+        # nobody knows, a loader of a stream among them
+        total = None
+    with _bar(title, total) as advance:
         for item in items:
             yield item
             advance()
@@ -54,7 +59,7 @@ def time_progress(seconds: float, title: str) -> Iterator[Advance]:
 
 
 @contextmanager
-def _bar(title: str, total: int) -> Iterator[Advance]:
+def _bar(title: str, total: int | None) -> Iterator[Advance]:
     try:
         from rich.console import Console
         from rich.progress import Progress
@@ -68,18 +73,19 @@ def _bar(title: str, total: int) -> Iterator[Advance]:
         yield lambda: bar.update(task, advance=1, refresh=True)
 
 
-def _plain_bar(title: str, total: int) -> Iterator[Advance]:
+def _plain_bar(title: str, total: int | None) -> Iterator[Advance]:
     done = -1
+    of = "" if total is None else f"/{total}"
 
     def advance() -> None:
         nonlocal done
         done += 1
-        sys.stderr.write(f"\r{title} {done}/{total}")
+        sys.stderr.write(f"\r{title} {done}{of}")
         sys.stderr.flush()
 
     advance()
     try:
         yield advance
     finally:
-        sys.stderr.write("\r" + " " * (len(title) + 2 * len(str(total)) + 2) + "\r")
+        sys.stderr.write("\r" + " " * (len(title) + len(str(done)) + len(of) + 1) + "\r")
         sys.stderr.flush()

@@ -8,14 +8,16 @@ True
 """
 
 from torch_vis.analysis.fusion.report import FusionReport
+from torch_vis.analysis.gradients.health import HealthReport
 from torch_vis.analysis.gradients.report import GradientsReport
 from torch_vis.analysis.machine.latency import LatencyReport
 from torch_vis.analysis.machine.roofline import RooflineReport
 from torch_vis.analysis.memory.report import MemoryReport
 from torch_vis.analysis.partition.report import PartitionReport
+from torch_vis.analysis.ranks.communication import CommunicationReport
 from torch_vis.analysis.report import Report
 from torch_vis.analysis.summary import SummaryReport
-from torch_vis.analysis.time.report import TimeReport
+from torch_vis.analysis.time import TimeReport
 from torch_vis.graph.graph import Node, Scope, Value
 from torch_vis.graph.metrics import Column
 from torch_vis.graph.record import Limit, Run
@@ -23,8 +25,10 @@ from torch_vis.graph.schema import Site, TensorType
 
 __all__ = [
     "Column",
+    "CommunicationReport",
     "FusionReport",
     "GradientsReport",
+    "HealthReport",
     "LatencyReport",
     "Limit",
     "MemoryReport",

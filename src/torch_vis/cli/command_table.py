@@ -27,6 +27,10 @@ COMMANDS: dict[str, Command] = {
     "compare": Command("torch_vis.cli.commands.compare", "say in what two traces or models differ"),
     "check": Command("torch_vis.cli.commands.check", "prove a trace: replay it and compare bit for bit"),
     "export": Command("torch_vis.cli.commands.export", "write a trace or a model as a file for another tool"),
+    "join": Command("torch_vis.cli.commands.join", "join the files of several ranks, and say if they agree"),
+    "extract": Command(
+        "torch_vis.cli.commands.extract", "write a model's activations over many samples to a folder"
+    ),
     "breaks": Command(
         "torch_vis.cli.commands.breaks", "list the graph breaks of torch.compile, with lines and reasons"
     ),
@@ -36,7 +40,9 @@ COMMANDS: dict[str, Command] = {
     "doctor": Command(
         "torch_vis.cli.commands.doctor", "say what is installed, what is missing, and the pip line"
     ),
-    "demo": Command("torch_vis.cli.commands.demo", "trace, prove and save a small transformer, from nothing"),
+    "demo": Command(
+        "torch_vis.cli.commands.demo", "trace and prove a vision model and a transformer, and open their page"
+    ),
     "completion": Command("torch_vis.cli.commands.completion", "print the completion script for a shell"),
 }
 

@@ -7,9 +7,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from torch_vis.cli.commands.table import COMMANDS, PROGRAM, load
-from torch_vis.cli.output import Output
+from torch_vis.cli.command_table import COMMANDS, PROGRAM, load
+from torch_vis.cli.models.import_path import UsersCodeFailed
+from torch_vis.cli.output import Output, in_flags, write
 from torch_vis.cli.parser import overview, parser_of
+from torch_vis.cli.task_table import tasks
 from torch_vis.errors import CheckFailed, GraphError, TorchVisError, UsageError, no_match
 
 FOUND, USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
@@ -27,9 +29,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``torch-vis`` with these arguments (or the process's own) and give its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["help"] and len(words) > 1:
+        if words[1] not in COMMANDS:
+            return _help(words[1:])
         words = [words[1], "--help"]
     if not words or words[0] in ("-h", "--help", "help"):
-        print(overview(), end="")
+        write(overview(), sys.stdout)
         return 0
     if words[0] in ("-V", "--version") or (words[:1] == ["--json"] and words[1:2] in (["-V"], ["--version"])):
         from torch_vis import __version__
@@ -41,6 +45,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ScriptRaised as carried:
         error = carried.error
     raise error  # outside of the handler, so that no context is added to it
+
+
+def _help(words: list[str]) -> int:
+    """What to call for something that one wants to do; ``tasks`` asks for all of them."""
+    about = [word for word in words if word != "--json"]
+    out = Output(as_json="--json" in words)
+    try:
+        result = tasks(None if about in ([], ["tasks"]) else " ".join(about))
+        out.give({"tasks": [task._asdict() for task in result]}, str(result))
+    except UsageError as error:
+        return out.fail(f"{one_line(error)} ({PROGRAM} help tasks lists all)", USAGE)
+    finally:
+        out.close()
+    return 0
 
 
 def _answer(words: list[str]) -> int:
@@ -55,7 +73,11 @@ def _answer(words: list[str]) -> int:
             out = Output(as_json="--json" in words)
         elif options.traceback:
             _print_traceback(error)
-        return out.fail(one_line(error), FOUND if isinstance(error, (CheckFailed, GraphError)) else USAGE)
+        text = one_line(error)
+        return out.fail(
+            text if isinstance(error, UsersCodeFailed) else in_flags(text),
+            FOUND if isinstance(error, (CheckFailed, GraphError)) else USAGE,
+        )
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains when it flushes
         return PIPE_CLOSED

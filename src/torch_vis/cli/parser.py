@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from torch_vis.cli.commands.table import COMMANDS, PROGRAM, load
+from torch_vis.cli.command_table import COMMANDS, PROGRAM, load
+from torch_vis.cli.output import write
 from torch_vis.errors import UsageError
 
 
@@ -23,6 +25,10 @@ class Parser(argparse.ArgumentParser):
         if required:
             message = f"{required[1]} is missing"
         raise UsageError(f"{message} ({self.prog} --help says more)")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Help, in whatever encoding the terminal has."""
+        write(message, file or sys.stderr)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, and for an option that does not exist name the nearest that does."""
@@ -95,6 +101,7 @@ examples:
 
 options:
   -h, --help     this text; {PROGRAM} COMMAND --help is about one command
+  help WORD      the call for what you want to do: {PROGRAM} help slow, {PROGRAM} help tasks
   --version      the version
 
 exit codes: 0 well, 1 a finding or a check that failed, 2 a call that cannot work; run ends with the script's own

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +26,11 @@ def clean(text: str, longest: int = LONGEST) -> str:
     if len(text) > longest:
         text = f"{text[: longest // 2]}…{text[-(longest // 2) :]}"
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def circumstances(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """What a person reads about a run; not what its modules were set to, which only comparing needs."""
+    return {name: fact for name, fact in meta.items() if name != "settings"}
 
 
 class Names:
@@ -65,7 +71,7 @@ METRICS = {
     "live_bytes": ("live", "B"),
     "flops": ("FLOPs", ""),
     "macs": ("MACs", ""),
-    "moved_bytes": ("moved", "B"),
+    "moved_bytes": ("accessed", "B"),
 }
 FEW = frozenset({"macs"})  # most operations have none, and it is said of those that have some
 NOT_SUMMED = frozenset({"live_bytes"})  # a state of the run and no cost of the operation

@@ -11,6 +11,7 @@ from torch_vis.graph import Graph
 from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Kind
+from torch_vis.graph.text import inert
 
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n<graphml xmlns="http://graphml.graphdrawing.org/xmlns">\n'
 KINDS = [kind.name.lower() for kind in Kind]
@@ -99,11 +100,4 @@ def plain(text: str) -> str:
     >>> plain('a<b"\x00')
     'a&lt;b&quot;�'
     """
-    if not text.isprintable():
-        text = "".join(
-            c
-            if c in "\t\n" or (c >= " " and not "\ud800" <= c <= "\udfff" and c not in "\ufffe\uffff")
-            else "�"
-            for c in text
-        )
-    return escape(text, {'"': "&quot;"})
+    return escape(inert(text), {'"': "&quot;"})

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from torch_vis.exporters.facts import Facts, node_names, outside_name
+from torch_vis.exporters.facts import Facts, circumstances, node_names, outside_name
 from torch_vis.exporters.nesting import Namespaces, node_reads
 from torch_vis.graph import Column, Graph, Metrics, Slot, TensorType
 from torch_vis.graph.call import short_name
@@ -51,7 +51,7 @@ def save(path: PathLike, run: Run) -> None:
     """
     graph, metrics, name = run.graph, run.metrics, run.name
     with replacing(path) as file:
-        _write(file, name, _Explorer(graph, metrics), run.limits, run.meta)
+        _write(file, name, _Explorer(graph, metrics), run.limits, circumstances(run.meta))
     for metric, (word, unit) in HEAT.items():
         if metric in metrics and metrics[metric].along == "node":
             heat = _heat(graph, metrics[metric], f"{word} ({unit})" if word != "flops" else "FLOPs")

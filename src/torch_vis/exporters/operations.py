@@ -1,15 +1,20 @@
-"""The operations of a graph as named columns, and every connection between them, for tables and other graph tools."""
+"""The operations of a graph as named columns, as a pandas table, and with every connection as a networkx graph."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.graph import Graph
+from torch_vis.errors import missing_extra
+from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.graph.call import short_name
 from torch_vis.graph.schema import Kind, Phase
+
+if TYPE_CHECKING:
+    import networkx
+    import pandas
 
 
 def operations(graph: Graph) -> dict[str, tuple[Any, Any]]:
@@ -24,6 +29,7 @@ def operations(graph: Graph) -> dict[str, tuple[Any, Any]]:
     return {
         "op": (_take([call.op.partition(".")[0] for call in graph.calls], graph.node_call), None),
         "name": (_take([short_name(call.op) for call in graph.calls], graph.node_call), None),
+        "api": (_take(graph.names, graph.node_api), None),
         "phase": (_take([phase.name.lower() for phase in Phase], graph.node_phase), None),
         "path": (_take([module.path for module in graph.modules], modules), None),
         "module": (_take([module.type for module in graph.modules], modules), None),
@@ -82,3 +88,114 @@ def links(graph: Graph) -> Iterator[Link]:
             producer = int(graph.value_producer[value])
             source = producer if producer >= 0 else f"value:{value}"
             yield Link(source, f"result:{result.index}", value, kind)
+
+
+def to_pandas(graph: Graph, metrics: Metrics) -> pandas.DataFrame:
+    """A ``pandas.DataFrame`` with one row for each operation and a column for each metric; what is not known is NA.
+
+    ``shape`` and ``dtype`` are those of the first tensor that the operation makes.
+
+    >>> import torch, torch_vis as tv
+    >>> frame = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3)).to_pandas()
+    >>> frame[["name", "module", "shape"]].values.tolist()
+    [['t', 'Linear', (3, 2)], ['addmm', 'Linear', (1, 2)]]
+    """
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise missing_extra("pandas") from error
+
+    frame: dict[str, Any] = {}
+    for name, (cells, known) in operations(graph).items():
+        frame[name] = cells if known is None else _optional(pd, cells, known)
+    for name, column in metrics.items():
+        if column.along == "node":
+            frame[name] = _metric(pd, column)
+    return pd.DataFrame(frame, index=pd.RangeIndex(len(graph), name="node"))
+
+
+def _optional(pd: Any, numbers: Any, known: Any) -> Any:
+    return pd.arrays.IntegerArray(np.where(known, numbers, 0).astype(np.int64), ~known)
+
+
+def _metric(pd: Any, column: Column) -> Any:
+    if column.known is None:
+        return column.values
+    arrays = {"f": pd.arrays.FloatingArray, "b": pd.arrays.BooleanArray}
+    array = arrays.get(column.values.dtype.kind, pd.arrays.IntegerArray)
+    return array(column.values.copy(), ~column.known)
+
+
+def to_networkx(graph: Graph, metrics: Metrics) -> networkx.MultiDiGraph:
+    """A ``networkx.MultiDiGraph`` with an edge for every tensor that passes from one node to another.
+
+    Operations are keyed by their number and have ``kind="operation"``; a tensor from outside is ``"value:12"`` with its
+    role as ``kind``; what the run gave back is ``"result:0"``. A metric that is not known is None.
+
+    >>> import torch, torch_vis as tv
+    >>> g = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3)).to_networkx()
+    >>> sorted(g.nodes[source]["name"] for source in g.predecessors(1))
+    ['bias', 'input', 't']
+    """
+    try:
+        import networkx as nx
+    except ImportError as error:
+        raise missing_extra("networkx") from error
+    digraph = nx.MultiDiGraph()
+    digraph.add_nodes_from(_operations(graph, metrics))
+    digraph.add_nodes_from(_outside(graph))
+    digraph.add_nodes_from(
+        (f"result:{result.index}", {"kind": result.kind, "name": result.name, "shape": result.value.shape})
+        for result in graph.outcomes
+    )
+    digraph.add_edges_from(_edges(graph))
+    return digraph
+
+
+def _operations(graph: Graph, metrics: Metrics) -> list[tuple[int, dict[str, Any]]]:
+    columns = {name: column for name, column in metrics.items() if column.along == "node"}
+    nodes = []
+    for node in graph.nodes:
+        outputs = [value.type for value in node.outputs]
+        site = node.site
+        nodes.append(
+            (
+                node.index,
+                {
+                    **{name: column[node.index] for name, column in columns.items()},
+                    "kind": "operation",
+                    "op": node.op,
+                    "name": node.name,
+                    "phase": node.phase,
+                    "path": node.path,
+                    "site": None if site is None else str(site),
+                    "shapes": tuple(type_.shape for type_ in outputs),
+                    "dtypes": tuple(type_.dtype for type_ in outputs),
+                    "flags": node.flags,
+                },
+            )
+        )
+    return nodes
+
+
+def _outside(graph: Graph) -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (
+            f"value:{value.index}",
+            {"kind": value.role, "name": value.name, "shape": value.shape, "dtype": value.dtype},
+        )
+        for value in graph.inputs
+    ]
+
+
+def _edges(graph: Graph) -> list[tuple[Any, Any, dict[str, Any]]]:
+    kinds = [kind.name.lower() for kind in Kind]
+    types = [graph.types[number] for number in graph.value_type]
+    return [
+        (
+            source,
+            target,
+            {"value": value, "kind": kinds[kind], "shape": types[value].shape, "dtype": types[value].dtype},
+        )
+        for source, target, value, kind in links(graph)
+    ]

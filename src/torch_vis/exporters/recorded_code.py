@@ -20,7 +20,7 @@ from torch_vis.capture.kept_tensors import KeptTensors
 from torch_vis.errors import UsageError
 from torch_vis.graph.call import Slot, Special
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.schema import Flag, Phase, Role
+from torch_vis.graph.schema import RECORDED, Flag, Phase, Role
 from torch_vis.ops.schemas import resolve
 from torch_vis.replay.live_run import CallSignature
 from torch_vis.replay.replay import Replay, ReplayPlan, where
@@ -36,14 +36,14 @@ class Recorded(NamedTuple):
     renamed: set[str]
 
 
-def recorded(graph: Graph, held: KeptTensors, entry: CallSignature, output: Any) -> Recorded:
+def recorded(graph: Graph, kept: KeptTensors, entry: CallSignature, output: Any) -> Recorded:
     """The code of a recorded run; raises where an operation has no form in Python."""
-    writer = _RunWriter(graph, held, entry)
+    writer = _RunWriter(graph, kept, entry)
     renamed: set[str] = set()
     numbers = [r for r, row in enumerate(graph.results) if row.kind == "output"]
     # All of them: one that the outputs do not rest on may still make the tensor that a later one writes into.
     # The same for what the program looked at last, to choose among them.
-    looked = [node for node in held.python_values if graph.node_phase[node] == Phase.FORWARD]
+    looked = [node for node in kept.python_values if graph.node_phase[node] == Phase.FORWARD]
     nodes = range(max([*needed_nodes(graph, numbers, [], []), *looked], default=-1) + 1)
     lines = writer.lines(nodes, [graph.outcomes[number].value.index for number in numbers])
     tables = {
@@ -70,11 +70,11 @@ def _results(output: Any, renamed: set[str]) -> dict[str, Any]:
 class _RunWriter:
     """Writes the operations of a run, one line each."""
 
-    def __init__(self, graph: Graph, held: KeptTensors, entry: CallSignature) -> None:
+    def __init__(self, graph: Graph, kept: KeptTensors, entry: CallSignature) -> None:
         self.graph, self.entry = graph, entry
-        self.plan = ReplayPlan(graph, held)
-        self.replay = Replay(graph, held, self.plan)
-        self.held = held
+        self.plan = ReplayPlan(graph, kept)
+        self.replay = Replay(graph, kept, self.plan)
+        self.kept = kept
         self.tensors: dict[str, torch.Tensor] = {}
 
     def lines(self, nodes: Sequence[int], results: Sequence[int]) -> list[str]:
@@ -110,7 +110,7 @@ class _RunWriter:
             name = f"{name}.{value}"
         if row.type.layout != "strided":
             raise UsageError(f"{name} is {row.type.layout} and cannot be saved beside the program")
-        block = self.held.storages[int(graph.value_storage[value])]
+        block = self.kept.storages[int(graph.value_storage[value])]
         offset, dtype = int(graph.value_offset[value]), getattr(torch, row.type.dtype)
         tensor = torch.empty(0, dtype=dtype, device=block.device)
         self.tensors[name] = tensor.set_(block, offset, row.type.shape, row.type.stride)
@@ -119,7 +119,7 @@ class _RunWriter:
     def _last_uses(self, nodes: Sequence[int], results: Sequence[int]) -> dict[int, set[int]]:
         last: dict[int, int] = {}
         for node in nodes:
-            for value in (*self.plan.arguments(node), *self._made(node)):
+            for value in (*self.plan.arguments(node), *self._outputs(node)):
                 last[value] = node
         by_node: dict[int, set[int]] = {}
         for value, node in last.items():
@@ -127,13 +127,13 @@ class _RunWriter:
                 by_node.setdefault(node, set()).add(value)
         return by_node
 
-    def _made(self, node: int) -> list[int]:
+    def _outputs(self, node: int) -> list[int]:
         values: list[int] = self.graph.out_value[slice(*self.graph.output_span(node))].tolist()
         return values
 
     def _operation(self, node: int) -> list[str]:
         graph = self.graph
-        if graph.node_flags[node] & Flag.OPAQUE:
+        if graph.node_flags[node] & RECORDED:
             raise UsageError(
                 f"{where(graph, node)} could not be looked into, so it cannot be written as Python"
             )
@@ -142,9 +142,9 @@ class _RunWriter:
         parts = [self._text(arg, names, node) for arg in call.args]
         parts += [f"{key}={self._text(arg, names, node)}" for key, arg in call.kwargs]
         text = f"{_operator(call.op)}({', '.join(parts)})"
-        if node in self.held.python_values:
+        if node in self.kept.python_values:
             return [
-                f"decided({text}, {self._text(self.held.python_values[node], names, node)}, {self._place(node)!r})"
+                f"decided({text}, {self._text(self.kept.python_values[node], names, node)}, {self._place(node)!r})"
             ]
         rows = range(*graph.output_span(node))
         written = {row: names[-1 - int(graph.out_slot[row])] for row in rows if graph.out_slot[row] < 0}
@@ -154,8 +154,8 @@ class _RunWriter:
             return copies if call.op.startswith("aten::detach_") else [text, *copies]
         if len(fresh) == 1 and not written and len(rows) == 1 and not _returns_many(call.op):
             return [f"v{graph.out_value[fresh[0]]} = {text}"]
-        held = "".join(f"{name}, " for name in dict.fromkeys(written.values()))
-        lines = [f"made = fresh({text}, ({held.rstrip()}))"]
+        kept = "".join(f"{name}, " for name in dict.fromkeys(written.values()))
+        lines = [f"made = fresh({text}, ({kept.rstrip()}))"]
         lines += [f"v{graph.out_value[row]} = made[{int(graph.out_slot[row])}]" for row in fresh]
         return [*lines, "del made", *copies]
 

@@ -23,7 +23,7 @@ from torch_vis.capture.session import Capture
 from torch_vis.errors import TensorsMissing, UsageError, missing_extra, no_match
 from torch_vis.graph import Column, Graph
 from torch_vis.graph.record import Limit
-from torch_vis.interfaces.backtrace.export import (
+from torch_vis.interfaces.model_export import (
     Contract,
     bind,
     check_model,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import networkx
 
     from torch_vis._trace import Trace
-    from torch_vis.analysis.relevance.result import Relevance
+    from torch_vis.analysis.relevance.flow import Relevance
 
 
 # ---------------------------------------------------------------- memory

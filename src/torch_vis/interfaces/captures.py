@@ -21,9 +21,18 @@ from torch_vis.api import trace
 from torch_vis.capture.compilers.frontends import as_module
 from torch_vis.capture.compilers.interpreter import op_name
 from torch_vis.capture.compilers.symbolic_sizes import marks_kept
-from torch_vis.errors import CaptureFailed, MissingExtra, NotTraceable, UsageError, missing_extra, no_match
-from torch_vis.interfaces.backtrace.export import open_sizes
-from torch_vis.views.text.table import Field, Listing, table
+from torch_vis.capture.state import StateSnapshot
+from torch_vis.errors import (
+    CaptureFailed,
+    MissingExtra,
+    NotTraceable,
+    UsageError,
+    missing_extra,
+    no_match,
+    takes_kwargs,
+)
+from torch_vis.interfaces.model_export import open_sizes
+from torch_vis.views.text.table_layout import Field, Listing, table
 
 if TYPE_CHECKING:
     import pandas
@@ -110,6 +119,7 @@ def _cells(row: CaptureRow) -> tuple[Any, ...]:
     return row.capture, works, row.seconds, row.nodes, kinds, row.breaks, sizes, row.difference
 
 
+@takes_kwargs
 def compare_captures(
     model: Callable[..., Any],
     *args: Any,
@@ -119,9 +129,9 @@ def compare_captures(
 ) -> Captures:
     """Take a model through every capture, and say of each if it worked, what it gave and how far its output is off.
 
-    Every capture runs once on these inputs, with the same random state. ``export`` and ``onnx`` leave the sizes of
-    batches and sequences open where they can; ``dynamic`` is that of Dynamo. ``onnx`` is run in onnxruntime and
-    ``stablehlo`` by jax in a process of its own; an extra that is missing is named in its row.
+    Every capture runs once on these inputs, from one state; afterwards buffers and random numbers are as they were.
+    ``export`` and ``onnx`` leave the sizes of batches and sequences open where they can; ``dynamic`` is that of Dynamo.
+    ``onnx`` is run in onnxruntime, ``stablehlo`` by jax in a process of its own; a missing extra is named in its row.
 
     >>> import torch, torch_vis as tv
     >>> model, x = torch.nn.Linear(3, 2).eval(), torch.ones(2, 3)
@@ -137,13 +147,15 @@ def compare_captures(
     if not captures:
         raise UsageError(f"name at least one capture: {', '.join(CAPTURES)}")
     given = dict(kwargs or {})
-    with torch.random.fork_rng():
+    state = StateSnapshot.of_model(model, contents="buffers")
+    with state:
         before = torch.get_rng_state()
-        expected = model(*args, **given)
+        # a copy, since it may be a buffer that is put back
+        expected = pytree.tree_map_only(torch.Tensor, torch.clone, model(*args, **given))
         draws = not torch.equal(before, torch.get_rng_state())
     rows = []
     for name in captures:
-        with torch.random.fork_rng(), marks_kept(args, given):
+        with state, marks_kept(args, given):
             row = _row(name, model, args, given, dynamic, expected)
             if draws and row.difference and row.reason is None:
                 row = row._replace(reason=RANDOM)
@@ -182,14 +194,14 @@ def _traced(
     if name == "export":
         try:
             shapes = open_sizes(model, args, kwargs) if isinstance(model, torch.nn.Module) else None
-            run = trace(model, *args, kwargs=kwargs, keep=False, via=name, dynamic_shapes=shapes)
+            run = trace(model, *args, kwargs=kwargs, hold=False, via=name, dynamic_shapes=shapes)
         except CaptureFailed as error:
-            run = trace(model, *args, kwargs=kwargs, keep=False, via=name)
+            run = trace(model, *args, kwargs=kwargs, hold=False, via=name)
             reason = _line(f"sizes are fixed: {error}")
     else:
         started = time.perf_counter()
         asked = dynamic if name in ("dynamo", "aot") else None
-        run = trace(model, *args, kwargs=kwargs, keep=False, via=name, dynamic=asked)
+        run = trace(model, *args, kwargs=kwargs, hold=False, via=name, dynamic=asked)
         while_running = time.perf_counter() - started
     program = run.program
     difference = _difference(expected, run.output)
@@ -333,7 +345,7 @@ def _stablehlo(
         paths = [os.path.join(folder, part) for part in ("program.pt2", "inputs.pt", "result.pt")]
         torch.export.save(exported, paths[0])
         torch.save(tensors, paths[1])
-        command = [sys.executable, "-m", "torch_vis.interfaces.captures.stablehlo", *paths]
+        command = [sys.executable, "-m", "torch_vis.interfaces.stablehlo", *paths]
         where = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         done = subprocess.run(command, capture_output=True, text=True, env=where, check=False)
         if done.returncode:

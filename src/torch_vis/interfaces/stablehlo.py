@@ -1,6 +1,6 @@
 """A program as StableHLO, made and run in a process of its own: torchax changes torch for the process that imports it.
 
-``python -m torch_vis.interfaces.captures.stablehlo PROGRAM INPUTS RESULT``
+``python -m torch_vis.interfaces.stablehlo PROGRAM INPUTS RESULT``
 """
 
 from __future__ import annotations

@@ -82,17 +82,17 @@ def run(options: Any, out: Output) -> int:
     return int(not result.same)
 
 
-def _numbers(found: Comparison, options: Any, out: Output) -> int:
+def _numbers(comparison: Comparison, options: Any, out: Output) -> int:
     """Print what differs, and where the numbers do."""
-    numbers = found.differences(tolerance=options.tolerance or 0.0)
+    numbers = comparison.differences(tolerance=options.tolerance or 0.0)
     text = {"same": numbers.same, **numbers.to_dict()}
     if options.only_numbers:
         out.give({"same": numbers.same, "numbers": text}, str(numbers))
         return _code(numbers, same=numbers.same)
-    same = found.same and numbers.same
-    plain = {**found.to_dict(), "same": same, "same_structure": found.same, "numbers": text}
-    out.give(plain, f"{found}\n\n{numbers}")
-    return _code(numbers, same=same) if found.same else 1
+    same = comparison.same and numbers.same
+    plain = {**comparison.to_dict(), "same": same, "same_structure": comparison.same, "numbers": text}
+    out.give(plain, f"{comparison}\n\n{numbers}")
+    return _code(numbers, same=same) if comparison.same else 1
 
 
 def _code(numbers: DifferencesReport, *, same: bool) -> int:
@@ -108,8 +108,8 @@ def _has_numbers(options: Any) -> None:
     for word in options.target:
         if targets.is_weights(word):
             raise UsageError(
-                f"{option} needs two models to run, and {word} holds weights alone; two files of weights are compared "
-                f"by their elements without {option}"
+                f"{option} needs two models to run, and {word} {targets.contents(word)}; two files of weights are "
+                f"compared by their elements without {option}"
             )
         if targets.is_trace(word):
             raise UsageError(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
-from torch_vis.cli.commands.table import COMMANDS, PROGRAM
+from torch_vis.cli.command_table import COMMANDS, PROGRAM
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser, parser_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from torch_vis.cli.command_table import PROGRAM
 from torch_vis.cli.commands import summary
-from torch_vis.cli.commands.table import PROGRAM
 from torch_vis.cli.models import model_spec, targets
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
@@ -39,10 +39,11 @@ def run(options: Any, out: Output) -> int:
         raise UsageError(
             f"the explorer needs a terminal; {PROGRAM} summary {options.target or '…'} prints the tree anywhere"
         )
-    out.say(f"opening {options.target or 'the model'} …")  # torch alone may take seconds
-    from torch_vis.interfaces.explorer.open import program
+    from torch_vis.interfaces.explorer.open import needs_textual, program
     from torch_vis.interfaces.explorer.open import run as show
 
+    needs_textual()  # before a model runs for it
+    out.say(f"opening {options.target or 'the model'} …")  # torch alone may take seconds
     against = _opened(options.against, options) if options.against else None
     show(program(_opened(options.target, options), against=against))
     return 0

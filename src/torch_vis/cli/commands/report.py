@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch_vis._reports import REPORTS
+from torch_vis.cli.command_table import PROGRAM
 from torch_vis.cli.models import model_spec, targets
 from torch_vis.cli.models.targets import trace_of
 from torch_vis.cli.output import Output
@@ -22,13 +23,17 @@ EXAMPLES = (
         "torch-vis report gradients net.py:make_model --input 2x8 --backward --json",
     ),
 )
-NEED_TENSORS = frozenset({"gradients"})
+NEED_TENSORS = frozenset({"gradients", "health"})
+# of files of several ranks
+OF_RANKS = ("memory", "communication", "stragglers", "critical_path")
 TEXTS = frozenset({"by", "hardware"})
 
 
 def add_options(parser: Parser) -> None:
     """Its options: the report, what it is about, and the options of all reports."""
-    parser.add_argument("report", metavar="REPORT", help=f"one of {', '.join(REPORTS)}")
+    parser.add_argument(
+        "report", metavar="REPORT", help=f"one of {', '.join(dict.fromkeys([*REPORTS, *OF_RANKS]))}"
+    )
     model_spec.add_model_options(parser, positional="FILE|MODEL")
     model_spec.add_trace_options(parser)
     group = parser.add_argument_group("options of a report, as its method in Python has them")
@@ -39,10 +44,19 @@ def add_options(parser: Parser) -> None:
 
 def run(options: Any, out: Output) -> int:
     """Load or trace, ask, print."""
-    if options.report not in REPORTS:
-        raise no_match("report", options.report, REPORTS)
+    if options.report not in REPORTS and options.report not in OF_RANKS:
+        raise no_match("report", options.report, [*REPORTS, *OF_RANKS])
     chosen = _chosen(options)
-    if options.report in NEED_TENSORS and targets.is_trace(options.target):
+    world = _world(options)
+    if world is not None:
+        report = getattr(world, options.report)()
+        out.give(report.to_dict(), report.table(width=options.width))
+        return 1 if options.report == "communication" and world.problems else 0
+    if options.report not in REPORTS:
+        raise UsageError(
+            f"{options.report} is about several ranks: name a file of them, as {PROGRAM} join writes it"
+        )
+    if options.report == "gradients" and targets.is_trace(options.target):
         raise UsageError(
             f"{options.report} looks at tensors, and a file holds none: name the model, with --input and --backward"
         )
@@ -52,6 +66,20 @@ def run(options: Any, out: Output) -> int:
         report.to_dict() if options.json else None, "" if options.json else report.table(width=options.width)
     )
     return 0
+
+
+def _world(options: Any) -> Any:
+    """The ranks of a file of several, where the report is one about all of them."""
+    if (
+        options.report not in OF_RANKS
+        or not targets.is_trace(options.target)
+        or targets.is_weights(options.target)
+    ):
+        return None
+    import torch_vis as tv
+
+    loaded = targets.load_any(options.target)
+    return loaded if isinstance(loaded, tv.World) else None
 
 
 def _options() -> dict[str, list[str]]:

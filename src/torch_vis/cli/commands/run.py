@@ -3,25 +3,30 @@
 The script (or with -m, a module) runs as Python would run it, with the arguments that follow it; options of
 torch-vis stand before it. A training step goes from the end of one optimizer.step() to the end of the next. Traced is
 the second one, or the first call of the model where nothing is trained. The report is written at once and the script
-goes on, at its usual speed; its exceptions and its exit code are its own. Under torchrun, rank 0 is traced.
+goes on, at its usual speed; its exceptions and its exit code are its own. Under torchrun every rank is traced (of more
+than 16, some), and rank 0 writes one file with all of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
-from torch_vis.cli.commands.table import PROGRAM
+from torch_vis.cli.command_table import PROGRAM
 from torch_vis.cli.main import ScriptRaised
 from torch_vis.cli.models import targets
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
+from torch_vis.cli.script.job import Job, collect, leave, store
 from torch_vis.cli.script.script import Script, prepare, show_as_its_own, when_torch_is_loaded
 from torch_vis.errors import TorchVisError, UsageError, no_match
 
 if TYPE_CHECKING:
+    from torch_vis._trace import Trace
     from torch_vis.cli.script.steps import Found, Wanted, Watch
 
 USAGE = f"{PROGRAM} run [options] (SCRIPT | -m MODULE) [arguments of the script ...]"
@@ -36,10 +41,16 @@ EXAMPLES = (
         "torch-vis run --module a -o a.svg -m train --lr 0.1",
     ),
 )
+# how long rank 0 waits for the trace of another rank, once it has its own
+PATIENCE_SECONDS = 120.0
 
 
 class Stop(SystemExit):
     """Ends the script where ``--stop`` says so."""
+
+
+class Terminated(BaseException):
+    """Another rank failed, and this one is told to end: it leaves what it has recorded first."""
 
 
 def add_options(parser: Parser) -> None:
@@ -62,6 +73,15 @@ def add_options(parser: Parser) -> None:
         "with --step, the N-th",
     )
     which.add_argument("--stop", action="store_true", help="end the script when the trace is written")
+    ranks = parser.add_argument_group("ranks, under torchrun")
+    ranks.add_argument(
+        "--ranks", metavar="0,3", help="which ranks are traced: numbers, or all (default: up to 16)"
+    )
+    ranks.add_argument(
+        "--each",
+        action="store_true",
+        help="each rank writes files of its own, FILE.rN.…, and nothing is sent; torch-vis join brings them together",
+    )
     targets.add_output_option(parser)
     parser.add_argument(
         "-m",
@@ -112,15 +132,24 @@ def run(options: Any, out: Output) -> int:
     session = Session(options, out)
     targets.can_write(session.paths, options.format)
     go = prepare(script)
-    if os.environ.get("RANK", "0") in ("", "0"):
-        out.say(f"{script.name}: waiting for {session.words}")
+    job = session.job
+    if job.is_first:
+        on = f", on {len(job.traced)} ranks" if len(job.traced) > 1 else ""
+        out.say(f"{script.name}: waiting for {session.words}{on}")
+    # a rank that is not traced ends with the others
+    if job.is_traced or options.stop:
         when_torch_is_loaded(session.torch_is_there)
     error: BaseException | None = None
+    session.listen()
     try:
         go()
     except BaseException as raised:
         error = raised
+    session.is_over = True
     session.end(error)
+    if session.told_to_end:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)
     if error is None or isinstance(error, Stop):
         return session.result()
     if not isinstance(error, SystemExit):
@@ -141,10 +170,16 @@ class Session:
     def __init__(self, options: Any, out: Output) -> None:
         self.options = options
         self.out = out
+        self.job = Job.here(options.ranks)
         self.paths: list[str] = list(options.output) or [
             f"{options.script.stem}{ending}" for ending in (".tvz", ".html")
         ]
+        if options.each and self.job.world_size > 1:
+            self.paths = [self.job.own_path(path) for path in self.paths]
         self.watch: Watch | None = None
+        # another rank may be gone then, so that each writes for itself
+        self.ended_badly = False
+        self.is_over, self.told_to_end = False, False
         self.failed: str | None = None
         self.document: dict[str, Any] = {"script": options.script.name, "traced": None, "files": []}
 
@@ -161,7 +196,8 @@ class Session:
         """Torch has been imported: begin to watch."""
         from torch_vis.cli.script.steps import Watch
 
-        self.watch = Watch(self._wanted(), self.out.say, self._report)
+        say = self.out.say if self.job.is_first else lambda line: None
+        self.watch = Watch(self._wanted(), say, self._report)
         self.watch.install()
 
     def _wanted(self) -> Wanted:
@@ -177,34 +213,85 @@ class Session:
         )
         return Wanted(span or Span(2, 2), span or Span(1, 1), options.module)
 
-    def _report(self, found: Found) -> None:
+    def _report(self, step: Found) -> None:
         """Write what was recorded; whatever fails at it is none of the script's business."""
         from torch_vis.graph.text import duration, many
 
-        trace = found.trace
-        trace.meta.update(script=self.options.script.name, traced=found.label)
+        trace = step.trace
+        trace.meta.update(script=self.options.script.name, traced=step.label)
         took = duration(trace.meta["wall_ns"])
-        self.out.say(f"{found.label}: {many(len(trace.graph), 'operation')} in {took}")
+        job, each = self.job, self.options.each or self.ended_badly
+        if job.is_first or each:
+            of = f"rank {job.rank}, " if job.world_size > 1 else ""
+            self.out.say(f"{of}{step.label}: {many(len(trace.graph), 'operation')} in {took}")
         try:
-            written = targets.write(trace, self.paths, self.options.format, self.out)
+            written = self._write_own(trace) if each or len(job.traced) == 1 else self._write_all(trace)
         except (TorchVisError, OSError) as error:
             self.failed = f"the trace could not be written: {error}"
             self.out.say(self.failed)
             return
         self.document = {
             "script": self.options.script.name,
-            "traced": found.label,
+            "traced": step.label,
             **targets.facts(trace),
             "files": written,
         }
         if self.options.stop and sys.exc_info()[0] is None:
             raise Stop(0)
 
+    def _write_own(self, trace: Trace) -> list[str]:
+        """The files of this rank alone."""
+        if not self.job.is_traced:
+            return []
+        paths = self.paths
+        if self.ended_badly and self.job.world_size > 1 and not self.options.each:
+            paths = [self.job.own_path(path) for path in paths]
+        return targets.write(trace, paths, self.options.format, self.out)
+
+    def _write_all(self, trace: Trace) -> list[str]:
+        """On the first rank the files of all; the others send theirs."""
+        where = store()
+        job, label = self.job, trace.meta["traced"]
+        if where is None:
+            return self._write_own(trace) if job.is_first else []
+        if not job.is_first:
+            if job.is_traced:
+                leave(where, label, job, trace)
+            return []
+        from torch_vis.analysis.ranks.gathering import world_of
+        from torch_vis.graph.text import many
+
+        traces = {job.rank: trace, **collect(where, label, job, PATIENCE_SECONDS)}
+        missing = sorted(set(job.traced) - set(traces))
+        if missing:
+            self.out.say(f"ranks that sent no trace: {', '.join(map(str, missing))}")
+        world = world_of(traces, partial=len(traces) < job.world_size)
+        for problem in world.problems[:10]:
+            self.out.say(str(problem))
+        together = [path for path in self.paths if targets.takes_ranks(path, self.options.format)]
+        for path in together:
+            world.save(path, format=self.options.format)
+            self.out.say(f"wrote {path}, {many(len(world), 'rank')}")
+        rest = [path for path in self.paths if path not in together]
+        return together + targets.write(trace, rest, self.options.format, self.out)
+
+    def listen(self) -> None:
+        """From here on, a rank that is told to end because another failed leaves what it has first."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if self.job.world_size > 1 and is_main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self._told_to_end)
+
+    def _told_to_end(self, *_: Any) -> None:
+        self.told_to_end = True
+        if not self.is_over:
+            raise Terminated
+
     def end(self, error: BaseException | None) -> None:
         """The script has ended, in one way or another."""
         if self.watch is None:
             return
         steps = self.watch.steps
+        self.ended_badly = error is not None and not isinstance(error, SystemExit)
         try:
             self.watch.end(error if not isinstance(error, SystemExit) else None)
         except Stop:
@@ -219,11 +306,10 @@ class Session:
         if self.failed is not None or self.document["traced"] is not None:
             self.out.give(self.document, "")
             return 2 if self.failed is not None else 0
+        if not self.job.is_first:
+            return 0
         if self.watch is None:
-            what = "" if os.environ.get("RANK", "0") in ("", "0") else None
-            return (
-                0 if what is None else self.out.fail("nothing was traced: the script did not import torch", 2)
-            )
+            return self.out.fail("nothing was traced: the script did not import torch", 2)
         return self.out.fail(f"nothing was traced: {self.words} never came{self._instead()}", 2)
 
     def _instead(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from torch_vis.cli.models import model_spec, targets
@@ -43,7 +44,9 @@ def run(options: Any, out: Output) -> int:
         path = os.path.abspath(options.output or _temporary(word))
         targets.can_write([path], None)
         trace_of(options, "show").save(path)
-    opened = not options.no_browser and _open(path)
+    from torch_vis.views.page.show import open_in_browser
+
+    opened = not options.no_browser and open_in_browser(Path(path))
     out.give(
         {"page": path, "opened": opened},
         path if opened or options.no_browser else f"{path}\nopen it in a browser: there is none here",
@@ -56,13 +59,3 @@ def _temporary(word: str | None) -> str:
 
     stem = os.path.basename(word or "model").replace(":", "-")
     return os.path.join(tempfile.mkdtemp(prefix="torch-vis-"), f"{stem}.html")
-
-
-def _open(path: str) -> bool:
-    import webbrowser
-    from pathlib import Path
-
-    try:
-        return webbrowser.open(Path(path).as_uri())
-    except webbrowser.Error:
-        return False

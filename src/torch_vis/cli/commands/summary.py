@@ -60,33 +60,22 @@ def run(options: Any, out: Output) -> int:
     return 0
 
 
-def _without_run(found: model_spec.Subject, out: Output) -> int:
+def _without_run(subject: model_spec.Subject, out: Output) -> int:
     """The tree of a model that cannot run for want of inputs."""
     import json
 
     import torch_vis as tv
 
     if out.as_json:
-        out.give(json.loads(tv.export_model_summary(found.model, format="json")), "")
+        out.give(json.loads(tv.export_model_summary(subject.model, format="json")), "")
     else:
-        out.give(None, tv.export_model_summary(found.model, format="text"))
+        out.give(None, tv.export_model_summary(subject.model, format="text"))
     return 0
 
 
 def _modules(trace: Any) -> list[dict[str, Any]]:
     """The module tree as flat records, in reading order."""
+    from torch_vis.analysis.summary import module_summaries
     from torch_vis.graph.module_table import ModuleTable
 
-    outline = ModuleTable(trace.graph, trace.metrics)
-    return [
-        {
-            "path": block.path,
-            "type": block.type,
-            "kind": block.kind,
-            "calls": block.calls,
-            "parameters": sum(outline.parameters[number].type.numel for number in block.parameters),
-            "outputs": [str(kind) for kind in block.outputs],
-            **{name: getattr(block.sums, name) for name in block.sums.__slots__},
-        }
-        for block in outline.blocks
-    ]
+    return [row._asdict() for row in module_summaries(ModuleTable(trace.graph, trace.metrics))]

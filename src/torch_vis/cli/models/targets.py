@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from torch_vis.cli.commands.table import PROGRAM
+from torch_vis.cli.command_table import PROGRAM
 from torch_vis.cli.models import model_spec
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
-from torch_vis.errors import FileError, UsageError
+from torch_vis.errors import FileError, UsageError, missing_extra, no_match
 
 if TYPE_CHECKING:
     from torch_vis._trace import Trace
     from torch_vis.views.terminal.source import Source
 
 
+# one rank of a file of several: step.tvz#3
+OF_RANK = re.compile(r"#(\d+)$")
 WEIGHT_ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".safetensors", ".pt2", ".onnx")
 ENDINGS = (".tvz", ".json", ".html", ".py", *WEIGHT_ENDINGS)
 
@@ -34,16 +38,24 @@ def add_output_option(parser: Parser, *, required: bool = False) -> None:
 
 def can_write(paths: list[str], format: str | None) -> None:
     """Find out before the work whether every file could be written."""
-    from torch_vis.formats import FORMATS, by_ending, no_match
+    from torch_vis.formats import FORMATS, by_ending
 
     if format is not None and ":" not in format and format not in FORMATS:
         raise no_match("file format", format, FORMATS)
     for path in paths:
-        if format is None:
-            by_ending(path)
+        row = FORMATS.get(by_ending(path) if format is None else format)
+        if row is not None and row.extra is not None and find_spec(row.extra) is None:
+            raise missing_extra(row.extra)
         folder = os.path.dirname(os.path.abspath(path))
         if not os.path.isdir(folder):
             raise FileError(f"cannot write {path}: there is no folder {folder}")
+
+
+def takes_ranks(path: str, format: str | None) -> bool:
+    """Whether a file can hold several ranks."""
+    from torch_vis.formats import by_ending
+
+    return (by_ending(path) if format is None else format) in ("tvz", "perfetto")
 
 
 def write(trace: Trace, paths: list[str], format: str | None, out: Output) -> list[str]:
@@ -64,13 +76,33 @@ def is_trace(name: str | None) -> bool:
     """Whether a word on the command line is a file and not the name of a model."""
     if name is None or ":" in os.path.basename(name):
         return False
+    name = OF_RANK.sub("", name)
     return name.lower().endswith(ENDINGS) or os.path.exists(name) or os.sep in name
 
 
 def load(path: str) -> Trace:
-    """A trace that was saved."""
+    """A trace that was saved; of a file of several ranks the one that is named, as in step.tvz#3."""
     import torch_vis as tv
 
+    loaded = load_any(path)
+    if isinstance(loaded, tv.World):
+        raise UsageError(
+            f"{path} has {len(loaded)} ranks: name one, as in {path}#{loaded.ranks[0]}; of all of them there are "
+            f"{PROGRAM} report memory, communication, stragglers and critical_path"
+        )
+    return loaded
+
+
+def load_any(path: str) -> Any:
+    """A trace that was saved, a rank of several (step.tvz#3), or all of them."""
+    import torch_vis as tv
+
+    rank = OF_RANK.search(path)
+    if rank is not None and not os.path.exists(path):
+        world = load_any(path[: rank.start()])
+        if not isinstance(world, tv.World):
+            raise UsageError(f"{path[: rank.start()]} is of one rank alone: leave out {rank[0]}")
+        return world[int(rank[1])]
     if not os.path.exists(path):
         raise FileError(f"there is no file {path!r}")
     if path.endswith(".py"):
@@ -80,11 +112,11 @@ def load(path: str) -> Trace:
 
 def facts(trace: Trace) -> dict[str, Any]:
     """What a trace comes to, as plain data."""
-    from torch_vis.graph.lifetimes import peak_memory
+    from torch_vis.graph.lifetimes import next_run, peak_memory
     from torch_vis.graph.schema import Phase
 
     graph, metrics, meta = trace.graph, trace.metrics, trace.meta
-    peak = peak_memory(metrics)
+    peak, later = peak_memory(metrics), next_run(graph, metrics, meta)
     phases = graph.node_phase.tolist()
     named = {Phase(number).name.lower(): phases.count(number) for number in sorted(set(phases))}
     return {
@@ -96,6 +128,7 @@ def facts(trace: Trace) -> dict[str, Any]:
         "wall_ns": meta.get("wall_ns"),
         "flops": _total(metrics, "flops"),
         "peak_bytes": None if peak is None else peak.size_bytes,
+        "steady_peak_bytes": None if later is None else later.peak_bytes,
         "limits": list(trace.limits),
     }
 
@@ -133,15 +166,25 @@ def opened(path: str, *, trust: bool) -> Source:
         raise NeedsTrust(error.path, "add --trust", error.reason) from error
 
 
+def contents(word: str) -> str:
+    """What is in a file that is no trace, as far as its ending says."""
+    ending = os.path.splitext(word)[1].lower()
+    return {".onnx": "is a graph for ONNX", ".pt2": "is an exported program"}.get(
+        ending, "holds weights alone"
+    )
+
+
 def refuse(command: str, word: str | None) -> None:
-    """For commands that need a run: say of a file of weights what it takes instead."""
-    if is_weights(word):
-        if not os.path.exists(str(word)):
-            raise FileError(f"there is no file {word!r}")
-        raise UsageError(
-            f"{command} needs a run, and {word} holds weights alone: trace the model that they belong to, as in "
-            f"{PROGRAM} trace file.py:make_model --input 1x3x224x224 -o model.tvz ({PROGRAM} summary {word} lists them)"
-        )
+    """For commands that need a run: say of a file of weights or of another program's graph what it takes instead."""
+    if word is None or not is_weights(word):
+        return
+    if not os.path.exists(word):
+        raise FileError(f"there is no file {word!r}")
+    raise UsageError(
+        f"{command} needs a run, and {word} {contents(word)}: trace the model that it belongs to, as in "
+        f"{PROGRAM} trace file.py:make_model --input 1x3x224x224 -o model.tvz ({PROGRAM} summary {word} lists what is "
+        "in it)"
+    )
 
 
 def give(source: Source, options: Any, out: Output) -> int:
@@ -163,8 +206,7 @@ def trace_of(options: Any, command: str, *, keep: bool = False, word: str | None
         return model_spec.traced(model_spec.subject(options, word), options, keep=keep)
     if model_spec.has_model(options):
         raise UsageError(f"one thing at a time, not the file {word!r} and a model of a library")
-    if options.input or getattr(options, "backward", False) or getattr(options, "via", None):
-        raise UsageError(
-            f"{word} is a trace that was made already; --input, --backward and --via are for models"
-        )
+    for flag in ("input", "backward", "loss", "fake", "via", "repeat"):
+        if getattr(options, flag, None):
+            raise UsageError(f"{word} is a trace that was made already; --{flag} is for models")
     return load(str(word))

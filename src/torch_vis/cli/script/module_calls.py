@@ -13,9 +13,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.compiler import is_compiling
 
+from torch_vis.capture.undo import Patch
+
 Watcher = Callable[[torch.nn.Module, Any, Any, int], Any]
 
-_plain = torch.nn.Module.__call__
 _watcher: Watcher | None = None
 _depth = 0
 _targets: WeakKeyDictionary[torch.nn.Module, torch.nn.Module | None] = WeakKeyDictionary()
@@ -26,19 +27,16 @@ names: set[str] = set()
 
 def wrap(watcher: Watcher) -> None:
     """From now on the watcher is asked for every call of a module."""
-    global _plain, _watcher
+    global _watcher
     _watcher = watcher
-    if torch.nn.Module.__call__ is not _call:
-        _plain = torch.nn.Module.__call__
-        torch.nn.Module.__call__ = _call  # type: ignore[method-assign]
+    _patch.install()
 
 
 def unwrap() -> None:
     """Take the wrapper away; a call that is under way in it goes on."""
     global _watcher
     _watcher = None
-    if torch.nn.Module.__call__ is _call:
-        torch.nn.Module.__call__ = _plain  # type: ignore[method-assign]
+    _patch.remove()
 
 
 def go_on(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
@@ -48,7 +46,7 @@ def go_on(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
     _depth += 1
     _inside.append(module)
     try:
-        return (_plain if called is _call else called)(module, *args, **kwargs)
+        return (_patch.original if called is _patch.wrapper else called)(module, *args, **kwargs)
     finally:
         _inside.pop()
         _depth -= 1
@@ -66,8 +64,18 @@ def is_named(module: torch.nn.Module, name: str, depth: int) -> bool:
     return _targets[root] is module
 
 
-def _call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """Stands for ``Module.__call__``."""
-    if is_compiling() or _watcher is None:
-        return _plain(self, *args, **kwargs)
-    return _watcher(self, args, kwargs, _depth)
+def _wrap_call(original: Any) -> Any:
+    """What stands for ``Module.__call__``."""
+
+    def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            # by its global name: code that is compiled now must not depend on what is gone when it runs again
+            return _patch.plain(self, *args, **kwargs)
+        if _watcher is None or _patch.wrapper is not call:
+            return original(self, *args, **kwargs)
+        return _watcher(self, args, kwargs, _depth)
+
+    return call
+
+
+_patch = Patch(lambda: torch.nn.Module, "__call__", _wrap_call)

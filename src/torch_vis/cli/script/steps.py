@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -11,12 +10,13 @@ from weakref import ref
 
 import torch
 from torch.optim import optimizer
-from torch.utils import _python_dispatch as dispatch
 
 from torch_vis._trace import Trace
 from torch_vis.capture.containers import named_tensors
+from torch_vis.capture.modes import DispatchModes, restack
 from torch_vis.capture.recording.recorder import FORWARD
 from torch_vis.capture.session import Capture, name_inputs
+from torch_vis.capture.undo import in_child
 from torch_vis.cli.script import module_calls
 from torch_vis.graph.subset import calls_alone
 
@@ -75,7 +75,7 @@ class Watch:
         """Begin to watch."""
         self._hook = hook_last(self._stepped)
         module_calls.wrap(self._called)
-        os.register_at_fork(after_in_child=self._in_child)
+        in_child(self._in_child)
 
     def remove(self) -> None:
         """Leave nothing behind."""
@@ -295,7 +295,6 @@ def hook_last(hook: Callable[..., Any]) -> Any:
 
 
 BACKWARD = 6  # the place in a row of the log that says whether it was one of backward
-FLAGS = ("_is_in_torch_dispatch_mode", "_is_in_non_infra_torch_dispatch_mode")
 
 
 class StepRecording:
@@ -311,20 +310,25 @@ class StepRecording:
         Modes are a stack, and a mode of the script's that is there now may end before we do: it has to find itself on
         top. So ours goes below it.
         """
-        above = _take_off(None)
-        self.capture.__enter__()
-        _put_on(above)
+        modes = DispatchModes.read()
+        # a mode that torch keeps apart (a fake mode) lies below all others anyway
+        below = [mode for mode in modes if getattr(mode, "_mode_key", None) is not None]
+        above = modes[len(below) :]
+        try:
+            restack(DispatchModes, below)
+            self.capture.__enter__()
+            restack(DispatchModes, [*below, self.capture.mode, *above])
+        except BaseException:
+            self.capture.__exit__()
+            restack(DispatchModes, modes)
+            raise
 
     def end(self) -> None:
         """Up to here."""
-        above = _take_off(self.capture.mode)
         self.capture.__exit__()
-        _put_on(above)
-        if above:
-            return
-        for flag in FLAGS:  # where modes ended out of order, torch remembers one that is gone
-            if getattr(dispatch, flag, False) and not dispatch._get_current_dispatch_mode_stack():
-                setattr(dispatch, flag, False)
+        # where modes ended out of order, torch remembers one that is gone
+        if not DispatchModes.read():
+            DispatchModes.set_flags(dict.fromkeys(DispatchModes.flags(), False))
 
     def abandon(self) -> None:
         """Note nothing more, in a process that has only inherited this."""
@@ -364,19 +368,3 @@ class StepRecording:
         """Whether an operation of a backward pass has been recorded."""
         rec = self.capture.recorder
         return any(rec.log[index + BACKWARD] != FORWARD for index in rec.row_starts())
-
-
-def _take_off(down_to: Any) -> list[Any]:
-    """Pop the plain modes of the stack, all or those above one; a mode that torch keeps apart (a fake mode) stays."""
-    taken = []
-    while torch._C._len_torch_dispatch_stack():
-        top = dispatch._get_current_dispatch_mode()
-        if top is None or top is down_to or getattr(top, "_mode_key", None) is not None:
-            break
-        taken.append(dispatch._pop_mode())
-    return taken[::-1]
-
-
-def _put_on(modes: list[Any]) -> None:
-    for mode in modes:
-        dispatch._push_mode(mode)

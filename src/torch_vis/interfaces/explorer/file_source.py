@@ -6,6 +6,7 @@ pickles are read as weights alone and archives from their own tables, which run 
 
 from __future__ import annotations
 
+import math
 import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,16 +17,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_vis.capture.modules_only.tensor_stats import contents_of, histogram_of
+from torch_vis.capture.tensor_contents import contents_of, histogram_of, unseen
 from torch_vis.errors import CorruptFile, FileError, NotOurFile, UsageError, missing_extra
 from torch_vis.graph.text import count, many, size
 from torch_vis.interfaces.explorer.archives import Archive, NotUnderstood, read_exported, read_script
-from torch_vis.replay.rerun import DTYPES
+from torch_vis.replay.activation_file import DTYPES
 from torch_vis.views.terminal.forest import Forest, Sharing, share
 from torch_vis.views.terminal.source import Bars, Details, Figures, Source, TensorRow, sizes
 
 WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".safetensors", ".pt2", ".onnx")
 OF_SAFETENSORS = {code: dtype for dtype, code in DTYPES.items()}
+FEW = 6  # of a list that a row shows
+LONGEST = 128  # bits of a number that is written out
+PLAIN = (int, float, complex, str, bool, bytes, type(None))
 LEVELS = 100  # of a tree of names; what a file nests deeper is no model
 DANGER = "it holds more than weights, and a pickle can run any code while it is read: if you trust where it comes from,"
 
@@ -48,19 +52,61 @@ class Stored:
         self, shape: Sequence[int], dtype: str, nbytes: int, load: Any, device: str = "file"
     ) -> None:
         self.shape = tuple(int(size) for size in shape)
+        if any(size < 0 for size in self.shape) or math.prod(self.shape) * 16 >= 2**63:
+            raise CorruptFile(f"a tensor of the file has the shape {list(self.shape)}, which none can have")
         self.dtype, self.nbytes, self.load, self.device = dtype, int(nbytes), load, device
+        self.scalar: Any = None
+        """Its element, of a file whose reader has it at hand."""
 
     @property
     def numel(self) -> int:
         """The number of elements."""
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Stored:
         """A tensor that is in memory."""
         dtype = str(tensor.dtype).removeprefix("torch.")
         nbytes = tensor.numel() * tensor.element_size()
-        return cls(tuple(tensor.shape), dtype, nbytes, lambda: tensor, str(tensor.device))
+        stored = cls(tuple(tensor.shape), dtype, nbytes, lambda: tensor, str(tensor.device))
+        stored.scalar = scalar_of(tensor)
+        return stored
+
+
+def scalar_of(tensor: torch.Tensor) -> Any:
+    """The element of a tensor that has one, as Python's; None of any other, and where it cannot be had."""
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.numel() != 1:
+        return None
+    try:
+        with unseen():
+            return tensor.item()
+    except (RuntimeError, NotImplementedError):  # of a type that has no numbers of Python's
+        return None
+
+
+def written(value: Any, letters: int = 38) -> str:
+    """A value in few letters, whatever it is.
+
+    >>> written(0.00030000001424923539), written([0.9, 0.999]), written("x" * 60, 10), written(None)
+    ('0.0003', '[0.9, 0.999]', "'xxxxxxxx…", 'None')
+    """
+    if isinstance(value, (list, tuple)):
+        inside = ", ".join(written(item) if type(item) in PLAIN else "…" for item in value[:FEW])
+        more = f", … {len(value):,} in all" if len(value) > FEW else ""
+        text = f"[{inside}{more}]" if isinstance(value, list) else f"({inside}{more})"
+    elif isinstance(value, (str, bytes)):
+        text = repr(value[:letters])
+    elif isinstance(value, int) and value.bit_length() > LONGEST:
+        text = f"a number of {value.bit_length():,} bits"
+    else:
+        text = (
+            f"{value:.6g}"
+            if type(value) is float
+            else repr(value)
+            if type(value) in PLAIN
+            else type(value).__name__
+        )
+    return text if len(text) <= letters else f"{text[: letters - 1]}…"
 
 
 class StateSource(Source):
@@ -76,11 +122,21 @@ class StateSource(Source):
         words["shapes"] = lambda row: sizes(tensor.shape) if (tensor := self._tensor(row)) else ""
         words["dtype"] = lambda row: tensor.dtype if (tensor := self._tensor(row)) else ""
         words["device"] = lambda row: tensor.device if (tensor := self._tensor(row)) else ""
-        forest.describe = lambda row: (words["shapes"](row), words["dtype"](row))
+        words["value"] = self._value
+        forest.describe = lambda row: (words["shapes"](row), words["dtype"](row), words["value"](row))
 
     def _tensor(self, row: int) -> Stored | None:
         item = self.items.get(row)
         return item if isinstance(item, Stored) else None
+
+    def _value(self, row: int) -> str:
+        """What a row holds, if that is one value."""
+        item = self.items.get(row)
+        if row not in self.items or isinstance(item, OnnxNode):
+            return ""
+        if isinstance(item, Stored):
+            return "" if item.scalar is None else written(item.scalar)
+        return written(item)
 
     def _count(self) -> None:
         forest = self.forest
@@ -99,6 +155,9 @@ class StateSource(Source):
         forest.numbers["bytes"] = holding.inclusive(nbytes).astype(np.float64)
         share(forest, "elements")
         total = int(forest.numbers["elements"][0]) if len(forest) else 0
+        values = [row for row, item in self.items.items() if not isinstance(item, (Stored, OnnxNode))]
+        for name in ("elements", "elements_share", "bytes"):
+            forest.numbers[name][values] = np.nan  # they are no tensors
         self.facts = [
             f"{len(rows):,} tensor{'' if len(rows) == 1 else 's'}",
             f"{count(total)} elements",
@@ -114,9 +173,12 @@ class StateSource(Source):
             tensor = TensorRow(
                 self.forest.names[row], "tensor", item.shape, item.dtype, item.device, item.nbytes
             )
-            return Details(facts, tensors=[tensor])
-        if item is not None:
-            return Details([*facts, ("value", repr(item)[:200])])
+            value = [] if item.scalar is None else [("value", written(item.scalar))]
+            return Details([*facts, *value], tensors=[tensor])
+        if row in self.items:
+            return Details(
+                [*facts, ("value", repr(item)[:200] if isinstance(item, OnnxNode) else written(item, 200))]
+            )
         elements = int(self.forest.numbers["elements"][row])
         return Details(
             [*facts, ("elements", f"{elements:,}"), ("size", size(int(self.forest.numbers["bytes"][row])))]
@@ -147,10 +209,11 @@ def open_file(path: str | os.PathLike[str], *, trust: bool = False) -> Source:
         raise FileError(f"cannot read {name}: it is a directory; name a file in it")
     ending = os.path.splitext(name)[1].lower()
     if ending in (".tvz", ".json"):
-        from torch_vis.api import load
+        from torch_vis._trace import Trace
+        from torch_vis.api import reader_of
         from torch_vis.interfaces.explorer.trace_source import TraceSource
 
-        return TraceSource(load(name))
+        return TraceSource(Trace.of(reader_of(name).load(name, trust=trust)))
     readers = {".safetensors": _safetensors, ".onnx": _onnx}
     if ending in readers:
         return readers[ending](name)
@@ -263,20 +326,27 @@ def _safetensors(path: str) -> Source:
                 dtype = OF_SAFETENSORS.get(part.get_dtype(), part.get_dtype().lower())
                 width = getattr(torch, dtype).itemsize if part.get_dtype() in OF_SAFETENSORS else 1
                 shape = part.get_shape()
-                nbytes = int(np.prod(shape, dtype=np.int64)) * width
-                state[name] = Stored(shape, dtype, nbytes, _safe_loader(path, name))
+                nbytes = math.prod(shape) * width
+                state[name] = stored = Stored(shape, dtype, nbytes, _safe_loader(path, name))
+                if stored.numel == 1:
+                    stored.scalar = scalar_of(file.get_tensor(name))
     except (SafetensorError, OSError) as error:
         raise CorruptFile(f"cannot read {path}: {error}") from error
-    facts = [f"{key}: {value}"[:40] for key, value in metadata.items()]
+    if metadata:
+        state["__metadata__"] = dict(sorted(metadata.items()))
+    facts = [f"{key}: {value}"[:40] for key, value in sorted(metadata.items())]
     return StateSource(Path(path).name, state, facts=facts[:3])
 
 
 def _safe_loader(path: str, name: str) -> Any:
     def load() -> Any:
-        from safetensors import safe_open
+        from safetensors import SafetensorError, safe_open
 
-        with safe_open(path, framework="pt") as file:
-            return file.get_tensor(name)
+        try:
+            with safe_open(path, framework="pt") as file:
+                return file.get_tensor(name)
+        except (SafetensorError, OSError, RuntimeError) as error:
+            raise CorruptFile(f"cannot read {name} of {path}: {error}") from error
 
     return load
 
@@ -344,6 +414,7 @@ def _onnx(path: str) -> Source:
     try:
         import onnx
         from onnx import numpy_helper
+        from onnx.external_data_helper import uses_external_data
     except ImportError as error:
         raise missing_extra("onnx") from error
     try:
@@ -355,13 +426,29 @@ def _onnx(path: str) -> Source:
     base = os.path.dirname(os.path.abspath(path))
 
     def loader(tensor: Any) -> Any:
-        return lambda: torch.from_numpy(np.array(numpy_helper.to_array(tensor, base)))
+        def load() -> Any:
+            # what the tables say need not be so, and what lies in another file need not be there or allowed
+            try:
+                return torch.from_numpy(np.array(numpy_helper.to_array(tensor, base)))
+            except Exception as error:
+                what = f"{tensor.name} of {path}: {str(error).partition(chr(10))[0]}"
+                raise CorruptFile(f"cannot read {what}") from error
+
+        return load
 
     state: dict[str, Any] = {}
     for tensor in model.graph.initializer:
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
-        nbytes = int(np.prod(tensor.dims, dtype=np.int64)) * dtype.itemsize
-        state[f"initializers.{tensor.name}"] = Stored(tensor.dims, str(dtype), nbytes, loader(tensor))
+        try:
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptFile(
+                f"cannot read {path}: {tensor.name} has the element type {tensor.data_type}, which ONNX has none of"
+            ) from error
+        nbytes = math.prod(tensor.dims) * dtype.itemsize
+        stored = Stored(tensor.dims, str(dtype), nbytes, loader(tensor))
+        if stored.numel == 1 and not uses_external_data(tensor):
+            stored.scalar = scalar_of(stored.load())
+        state[f"initializers.{tensor.name}"] = stored
     for number, node in enumerate(model.graph.node):
         label = node.name or f"{node.op_type}_{number}"
         state[f"nodes.{label.strip('/').replace('/', '.')}"] = OnnxNode(
@@ -395,6 +482,8 @@ def _leaves(title: str, state: Mapping[str, Any]) -> dict[str, Any]:
             )
         if isinstance(value, torch.Tensor):
             leaves[name] = Stored.of(value)
+        elif isinstance(value, (list, tuple)) and all(type(item) in PLAIN for item in value):
+            leaves[name] = value
         elif isinstance(value, (Mapping, list, tuple)) and len(value) and id(value) not in busy:
             busy.add(id(value))
             pairs = value.items() if isinstance(value, Mapping) else enumerate(value)

@@ -12,11 +12,10 @@ import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from torch_vis._trace import Trace
-from torch_vis.analysis.advice.quantization.channels import Channels
-from torch_vis.capture.modules_only.stats import TensorFact
-from torch_vis.capture.modules_only.tensor_stats import contents_of, histogram_of, readable, unseen
+from torch_vis.analysis.advice.quantization.rounding import Channels
+from torch_vis.capture.modules_only import TensorFact
+from torch_vis.capture.tensor_contents import contents_of, histogram_of, readable, unseen
 from torch_vis.graph.text import count, many, size
-from torch_vis.interfaces.collector import collector_paused
 from torch_vis.interfaces.explorer.archives import FileModule
 from torch_vis.interfaces.explorer.stats import ForwardStats, add_columns
 from torch_vis.interfaces.explorer.trace_source import (
@@ -29,6 +28,7 @@ from torch_vis.interfaces.explorer.trace_source import (
     norms_together,
     unknown_costs,
 )
+from torch_vis.interfaces.gc_pause import collector_paused
 from torch_vis.views.terminal.forest import Forest, Sharing, measure, rows_by_path, share
 from torch_vis.views.terminal.source import (
     Advice,
@@ -260,7 +260,7 @@ def _pruned(rows: torch.Tensor) -> str:
 
 def batch_advice(model: torch.nn.Module, trace: Trace) -> list[Advice] | None:
     """How large a batch fits this machine's memory, from shapes alone; None where inputs cannot be made up again."""
-    from torch_vis.analysis.advice.batch_size.report import batch_size
+    from torch_vis.analysis.advice.batch_size import batch_size
     from torch_vis.graph.schema import Phase
 
     entry = trace.entry

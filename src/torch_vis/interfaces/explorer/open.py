@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from torch_vis.errors import UsageError, missing_extra
@@ -13,14 +14,16 @@ if TYPE_CHECKING:
     from torch_vis.views.terminal.source import Source
 
 
+def needs_textual() -> None:
+    """Raise, with the line that installs it, where the explorer's library is absent."""
+    if find_spec("textual") is None or find_spec("rich") is None:
+        raise missing_extra("textual", "tui")
+
+
 def program(source: Source, *, against: Source | None = None, config: Any = None) -> Explorer:
     """The explorer as a Textual application that is not running yet."""
-    try:
-        from torch_vis.views.terminal.app import Explorer
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] not in ("textual", "rich"):
-            raise
-        raise missing_extra("textual", "tui") from error
+    needs_textual()
+    from torch_vis.views.terminal.app import Explorer
 
     if config is not None and not isinstance(config, ExplorerConfig):
         raise UsageError(f"config is an ExplorerConfig, not {type(config).__name__}")

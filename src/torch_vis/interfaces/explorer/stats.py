@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from statistics import fmean, pstdev
-from types import TracebackType
+from typing import Any
 
 import numpy as np
 import torch
 
-from torch_vis.capture.modules_only.stats import CallRecorder, CallStats
+from torch_vis.capture.modules_only import CallRecorder, CallStats
+from torch_vis.capture.undo import Context, Undo
 from torch_vis.errors import NotTraceable
 from torch_vis.views.terminal.forest import Forest, share
 from torch_vis.views.terminal.source import sizes
@@ -79,7 +81,7 @@ class ModuleStats:
         return f"<{self.path or 'the model'}: {self.count} calls, {self.total_ns / 1e6:.3f} ms>"
 
 
-class ForwardStats(Mapping[str, ModuleStats]):
+class ForwardStats(Context["ForwardStats"], Mapping[str, ModuleStats]):
     """The calls of a model's modules, by the module's path; ``""`` is the model itself.
 
     It is also the block: calls are followed from entering until leaving, and there is nothing to read before that.
@@ -91,17 +93,14 @@ class ForwardStats(Mapping[str, ModuleStats]):
         self.notes: list[str] = []
         """What could not be noted, in sentences."""
 
-    def __enter__(self) -> ForwardStats:
+    def _begin(self, undo: Undo) -> ForwardStats:
         assert self._recorder is not None, "a recording is entered once"
-        self._recorder.__enter__()
+        undo.enter(self._recorder)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def _ended(self, error: BaseException | None) -> None:
         recorder, self._recorder = self._recorder, None
         assert recorder is not None
-        recorder.__exit__()
         by_path: dict[str, list[CallStats]] = {}
         for call in recorder.calls():
             by_path.setdefault(call.path, []).append(call)
@@ -162,13 +161,9 @@ def get_forward_stats(model: torch.nn.Module) -> ForwardStats | dict[str, Module
 
 def _remember(model: torch.nn.Module, stats: ForwardStats) -> None:
     """Keep a recording for as long as its model lives."""
-    number = id(model)
-
-    def forget(gone: weakref.ref[torch.nn.Module]) -> None:
-        if number in _recorded and _recorded[number][0] is gone:
-            del _recorded[number]
-
-    _recorded[number] = (weakref.ref(model, forget), stats)
+    # forgotten by a function in C: an interrupt inside one in Python would be lost
+    forget: Any = partial(_recorded.pop, id(model))
+    _recorded[id(model)] = (weakref.ref(model, forget), stats)
 
 
 def add_columns(forest: Forest, stats: ForwardStats) -> None:

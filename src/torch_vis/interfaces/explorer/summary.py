@@ -13,7 +13,7 @@ import torch
 
 from torch_vis._trace import Trace
 from torch_vis.errors import NotTraceable, no_match
-from torch_vis.graph.text import size
+from torch_vis.graph.text import inert_lines, size
 from torch_vis.interfaces.explorer.model_source import ModuleSource, identity
 from torch_vis.interfaces.explorer.stats import ForwardStats, get_forward_stats
 from torch_vis.views.terminal.config import ExplorerConfig
@@ -306,7 +306,7 @@ def _json(source: ModuleSource, model: torch.nn.Module, config: ExplorerConfig) 
                 row_data[key] = None if math.isnan(figure) else int(figure)
         modules.append(row_data)
     whole = {"model": type(model).__name__, **get_parameter_statistics(model), "modules": modules}
-    return json.dumps(whole, indent=1, ensure_ascii=False)
+    return inert_lines(json.dumps(whole, indent=1, ensure_ascii=False))
 
 
 def _html(source: ModuleSource, model: torch.nn.Module, config: ExplorerConfig) -> str:

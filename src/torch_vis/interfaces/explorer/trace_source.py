@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -15,7 +14,7 @@ from torch_vis.graph import Graph
 from torch_vis.graph.lifetimes import ENDING, gradients
 from torch_vis.graph.module_table import output_values, places_of_calls
 from torch_vis.graph.schema import Phase, Role
-from torch_vis.graph.text import count, duration, many, size
+from torch_vis.graph.text import count, duration, many, size, source_text
 from torch_vis.graph.tree import inner_path
 from torch_vis.views.terminal.forest import RECOMPUTED, Forest, Sharing, measure, share
 from torch_vis.views.terminal.source import (
@@ -28,7 +27,7 @@ from torch_vis.views.terminal.source import (
     TensorRow,
     sizes,
 )
-from torch_vis.views.text.notes import wall_time
+from torch_vis.views.text.module_tree import wall_time
 
 MOST_CALLS = 3  # of one row
 AROUND = 30  # lines of a program above and below those that matter
@@ -47,22 +46,22 @@ class Maps:
             producer = int(graph.value_producer[value])
             if row >= 0 and producer >= 0 and graph.node_phase[producer] == Phase.FORWARD:
                 self.calls.setdefault(row, []).append((len(self.calls.get(row, ())), value))
-        self._made: dict[int, list[Any]] | None = None
+        self._images: dict[int, list[Any]] | None = None
 
     def of(self, row: int) -> Sequence[Picture]:
         """What came out of a row, newest call first; raises ``TensorsMissing`` where the run cannot be repeated."""
-        if self._made is None:
-            self._made = self._repeat()
+        if self._images is None:
+            self._images = self._repeat()
         pictures = []
         for number, value in reversed(self.calls.get(row, ())[:MOST_CALLS]):
-            images = self._made.get(value)
+            images = self._images.get(value)
             if images:
                 shape = self.trace.graph.values[value].shape
                 pictures.append(Picture(f"output of call {number} {sizes(shape)}", images))
         return pictures
 
     def _repeat(self) -> dict[int, list[Any]]:
-        from torch_vis.capture.modules_only.tensor_stats import maps_of
+        from torch_vis.capture.tensor_contents import maps_of
         from torch_vis.replay.stepper import observe
 
         graph = self.trace.graph
@@ -171,7 +170,7 @@ class TraceSource(Source):
 
 
 NO_TENSORS = (
-    "A file keeps no tensors, and this trace was loaded from one or kept none (keep=False). Trace the model again and "
+    "A file keeps no tensors, and this trace was loaded from one or kept none (hold=False). Trace the model again and "
     "open it in the same process: tv.trace(model, x).explore(), or torch-vis explore file.py:make_model --input …"
 )
 
@@ -391,7 +390,7 @@ def _parameters(graph: Graph, forest: Forest) -> list[tuple[int, TensorRow]]:
 
 def lines_source(file: str, marks: list[int], title: str) -> SourceCode | None:
     """The stretch of a file around some lines; None where the file cannot be read."""
-    lines = linecache.getlines(file)
+    lines = source_text(file)
     if not lines or not marks:
         return None
     first, last = max(1, min(marks) - AROUND), min(len(lines), max(marks) + AROUND)

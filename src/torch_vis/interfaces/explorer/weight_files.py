@@ -9,15 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from torch_vis.capture.modules_only.tensor_stats import unseen
+from torch_vis.capture.tensor_contents import unseen
 from torch_vis.errors import UsageError
 from torch_vis.interfaces.explorer.file_source import StateSource, Stored
 from torch_vis.interfaces.explorer.model_source import ModuleSource
-from torch_vis.views.terminal.columns import chosen
+from torch_vis.views.terminal.columns import Arrangement, RowListing, chosen
 from torch_vis.views.terminal.config import ExplorerConfig
-from torch_vis.views.terminal.row_filter import Arrangement, RowListing
 from torch_vis.views.terminal.source import Source
-from torch_vis.views.text.table import Field, Listing, table
+from torch_vis.views.text.table_layout import Field, Listing, table
 
 MOST_LINES = 60  # lines of a tree that opens by itself
 FIGURE_NAMES = {
@@ -74,8 +73,9 @@ def as_data(source: Source) -> dict[str, Any]:
             }
             for tensor in details.tensors
         ]  # fmt: skip
-        if forest.kind(row) == "value":
-            row_data["value"] = dict(details.facts).get("value")
+        value = dict(details.facts).get("value")
+        if value is not None:
+            row_data["value"] = value
         rows.append(row_data)
     total = {
         key: _first(forest.numbers.get(name)) for name, key in FIGURE_NAMES.items() if name in forest.numbers

@@ -12,9 +12,10 @@ import numpy as np
 from torch_vis._trace import Trace
 from torch_vis.graph.call import short_name
 from torch_vis.graph.lifetimes import peak_memory
+from torch_vis.graph.metrics import COSTS
 from torch_vis.graph.schema import Flag, Kind, Phase, Role
 from torch_vis.graph.types import Array, Ints
-from torch_vis.interfaces.collector import collector_paused
+from torch_vis.interfaces.gc_pause import without_collector
 from torch_vis.interfaces.tracking.types import GraphEdge, GraphNode, OperationType, plain
 
 TYPES = list(OperationType)
@@ -208,16 +209,16 @@ class TrackedGraph:
         """The edges where only calls were followed; the number of a passing stands for the tensor."""
         pairs: dict[tuple[int, int], int] = {}
         for number, passing in enumerate(self.record.passed):
-            pairs.setdefault((passing.maker, passing.taker), number)
-        outer = {(maker, self.parents[taker]) for maker, taker in pairs}
+            pairs.setdefault((passing.producer, passing.taker), number)
+        outer = {(producer, self.parents[taker]) for producer, taker in pairs}
         columns = np.array([(m, t, n) for (m, t), n in pairs.items()], dtype=np.int64).reshape(-1, 3)
-        maker, taker, value = columns.T
+        producer, taker, value = columns.T
         above = np.array(self.parents, dtype=np.int64)
-        a, b = self._lift(above[maker], above[taker], maker.copy(), taker.copy())
+        a, b = self._lift(above[producer], above[taker], producer.copy(), taker.copy())
         inner = np.array([pair not in outer for pair in pairs], dtype=bool)
         parts = [
             _part(self.first_scope + s, self.first_scope + t, DATA, v, extra=LAYER)
-            for s, t, v in ((a, b, value), (maker[inner], taker[inner], value[inner]))
+            for s, t, v in ((a, b, value), (producer[inner], taker[inner], value[inner]))
         ]
         return _once(TrackedEdges(*(np.concatenate(columns) for columns in zip(*parts))), by_value=False)
 
@@ -275,16 +276,15 @@ def _once(edges: TrackedEdges, *, by_value: bool = True) -> TrackedEdges:
 PHASES = [phase.name.lower() for phase in Phase]
 ROLES = [role.name.lower() for role in Role]
 READS = [kind.name.lower() for kind in Kind]
-COSTS = ("flops", "macs", "moved_bytes")
 
 
-@collector_paused()
+@without_collector
 def nodes_of(tracked: TrackedGraph) -> list[GraphNode]:
     """Every node with its figures."""
     return _NodeRecords(tracked).all()
 
 
-@collector_paused()
+@without_collector
 def edges_of(tracked: TrackedGraph) -> list[GraphEdge]:
     """Every edge with what passes along it."""
     graph, ids = tracked.graph, ids_of(tracked)
@@ -310,7 +310,7 @@ def edges_of(tracked: TrackedGraph) -> list[GraphEdge]:
     return edges
 
 
-@collector_paused()
+@without_collector
 def plain_rows(rows: Iterable[GraphNode | GraphEdge]) -> list[dict[str, Any]]:
     """Nodes or edges as JSON data."""
     return [plain(row) for row in rows]

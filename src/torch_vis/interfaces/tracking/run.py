@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 from torch.utils._pytree import tree_map_only
 
 from torch_vis._trace import Trace
 from torch_vis.capture.containers import named_tensors
-from torch_vis.capture.modules_only.recorder import LayerCapture, ModuleBoundary
+from torch_vis.capture.modules_only import LayerCapture, ModuleBoundary
 from torch_vis.capture.recording.recorder import Recorder, get_ident
 from torch_vis.capture.session import Capture, name_inputs, run_backward
 from torch_vis.capture.state import StateSnapshot
+from torch_vis.capture.undo import Context, Undo
 from torch_vis.errors import NothingToDifferentiate, UsageError
 from torch_vis.graph.record import Limit
 from torch_vis.interfaces.tracking.graph import TrackingRecord
@@ -29,12 +30,23 @@ NO_BACKWARD = Limit(
 NOT_METERED = Limit("memory was not tracked, so the graph does not know when memory was freed", kind="memory")
 
 
-class TrackingSession:
-    """One tracked stretch of a program, from entering to ``close``."""
+class TrackingSession(Context[Any]):
+    """One tracked stretch of a program; ``record`` has it when it is over."""
 
     def __init__(
-        self, model: Any, *, memory: bool, timing: bool, operations: bool, keep: bool = False
+        self,
+        model: Any,
+        *,
+        memory: bool,
+        timing: bool,
+        operations: bool,
+        keep: bool = False,
+        tracker: Any = None,
     ) -> None:
+        # what ``as`` names, held until then
+        self._entering = tracker
+        self._tracker = None if tracker is None else weakref.ref(tracker)
+        self.record: TrackingRecord | None = None
         roots = [model] if isinstance(model, torch.nn.Module) else []
         self.memory, self.timing, self.operations = memory, timing, operations
         self.capture: Capture
@@ -45,40 +57,24 @@ class TrackingSession:
             self.capture = LayerCapture(*roots, timing=timing, memory=memory)
             self.boundary = self.capture.boundary
         self.thread = 0
-        self.is_open = False
 
-    def open(self) -> None:
-        """Begin to record on this thread."""
-        self.capture.__enter__()
+    def _begin(self, undo: Undo) -> Any:
         self.thread = get_ident()
-        self.is_open = True
+        undo.enter(self.capture)
+        tracker, self._entering = self._entering, None
+        return tracker
 
-    def close(self) -> None:
-        """TrackingRecord no more; what the program entered meanwhile and has not left (a mode) stays as it is."""
-        if not self.is_open:
-            return
-        if get_ident() != self.thread:
-            raise UsageError("stop_tracking() belongs on the thread that called start_tracking()")
-        self.is_open = False
-        lifted = _lift(self.capture.mode) if self.operations else []
-        try:
-            self.capture.__exit__(None, None, None)
-        finally:
-            for mode in reversed(lifted):
-                _push_mode(mode)
-
-    def abandon(self) -> None:
-        """As ``close``, from wherever the garbage collector runs."""
-        if self.is_open and get_ident() == self.thread:
-            self.close()
-        self.capture.recorder.closed = True
+    def _ended(self, error: BaseException | None) -> None:
+        # nobody is there to ask for it
+        if self._tracker is not None and self._tracker() is not None:
+            self.record = self.finish()
 
     def finish(self, *, whole: bool = False, backward: bool = False) -> TrackingRecord:
         """What was recorded; no tensor is held any more. ``whole``: it was one run of the model."""
         run = self.capture.finish().run
         meta = run.meta
         if not self.timing:
-            meta.update(wall_ns=None, overhead_ns=None)
+            meta.update(wall_ns=None, overhead_ns=None, overhead_error_ns=None)
         if self.operations and not self.memory:
             run.limits += (NOT_METERED,)
         rec = self.capture.recorder
@@ -199,17 +195,6 @@ def _takes(model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     except TypeError:
         return False
     return True
-
-
-def _lift(mode: Any) -> list[Any]:
-    """Take off the dispatch modes that lie on top of one, topmost first."""
-    stack = _get_current_dispatch_mode_stack()
-    if not any(other is mode for other in stack):
-        return []
-    lifted = []
-    while _get_current_dispatch_mode_stack()[-1] is not mode:
-        lifted.append(_pop_mode())
-    return lifted
 
 
 def _recomputed(rec: Recorder) -> list[bool]:

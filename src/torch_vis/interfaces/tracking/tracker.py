@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-from types import TracebackType
+import threading
 from typing import TYPE_CHECKING, Any, Literal
 
+from torch_vis.capture.undo import Context, Passage, is_open, passage_of
 from torch_vis.errors import MissingExtra, NoMatch, NotTraceable, UsageError
 from torch_vis.formats import by_ending, drawer, writer
 from torch_vis.graph.io.atomic import replacing
@@ -36,7 +37,7 @@ __all__ = [
 CHUNK = 4096  # records written at a time
 
 
-class ComputationalGraphTracker:
+class ComputationalGraphTracker(Context["ComputationalGraphTracker"]):
     """Tracks what happens between ``start_tracking`` and ``stop_tracking``, or in a ``with`` block.
 
     It is the program's own code that runs: gradients, weights and the random stream end up as they would without
@@ -69,7 +70,7 @@ class ComputationalGraphTracker:
         self.track_timing = track_timing
         self.track_tensor_ops = track_tensor_ops
         self._session: TrackingSession | None = None
-        self._record: TrackingRecord | None = None
+        self._only_run: TrackingRecord | None = None
         self._tracked: TrackedGraph | None = None
         self._nodes: list[GraphNode] | None = None
         self._edges: list[GraphEdge] | None = None
@@ -77,42 +78,40 @@ class ComputationalGraphTracker:
     @property
     def is_tracking(self) -> bool:
         """Whether it is recording now."""
-        return self._session is not None
+        return is_open(self)
 
     def start_tracking(self) -> None:
         """Begin a new record on this thread; an older one is forgotten."""
-        from torch_vis.interfaces.tracking.run import TrackingSession
-
-        if self._session is not None:
+        if self.is_tracking:
             raise UsageError("tracking is on already; call stop_tracking() first")
-        session = TrackingSession(
-            self.model, memory=self.track_memory, timing=self.track_timing, operations=self.track_tensor_ops
-        )
-        session.open()
-        self._session = session
-        self._keep(None)
+        passage = passage_of(self)
+        try:
+            passage.enter()
+        except BaseException:
+            passage.close()
+            raise
 
     def stop_tracking(self) -> None:
         """End the record; summary, data and trace can be asked for now."""
-        if self._session is None:
+        if self._session is None or not self.is_tracking:
             raise UsageError("tracking is not on; call start_tracking() first")
-        self._session.close()
-        session, self._session = self._session, None
-        self._keep(session.finish())
+        if threading.get_ident() != self._session.thread:
+            raise UsageError("stop_tracking() belongs on the thread that called start_tracking()")
+        passage_of(self).close()
 
-    def __enter__(self) -> ComputationalGraphTracker:
-        self.start_tracking()
-        return self
+    def _new_passage(self) -> Passage[ComputationalGraphTracker]:
+        from torch_vis.interfaces.tracking.run import TrackingSession
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop_tracking()
-
-    def __del__(self) -> None:
-        session = getattr(self, "_session", None)
-        if session is not None:
-            session.abandon()
+        self._session = TrackingSession(
+            self.model,
+            memory=self.track_memory,
+            timing=self.track_timing,
+            operations=self.track_tensor_ops,
+            tracker=self,
+        )
+        self._keep(None)
+        # held by nobody else: a tracker that is dropped takes it along, and what it does to torch ends
+        return self._session._new_passage()
 
     @property
     def trace(self) -> Trace:
@@ -180,7 +179,7 @@ class ComputationalGraphTracker:
         return {**self.trace.meta, **switches, "units": {"time": "s", "memory": "bytes"}}
 
     def _graph(self) -> TrackedGraph:
-        if self._session is not None:
+        if self.is_tracking:
             raise UsageError("tracking is still on; call stop_tracking() before asking for results")
         if self._record is None:
             raise UsageError(
@@ -193,11 +192,16 @@ class ComputationalGraphTracker:
         return self._tracked
 
     def _keep(self, record: TrackingRecord | None) -> None:
-        self._record, self._tracked, self._nodes, self._edges = record, None, None, None
+        self._only_run, self._tracked, self._nodes, self._edges = record, None, None, None
+
+    @property
+    def _record(self) -> TrackingRecord | None:
+        """What was tracked: one run, or the last stretch."""
+        return self._session.record if self._session is not None else self._only_run
 
     def __repr__(self) -> str:
         name = type(self.model).__name__
-        if self._session is not None:
+        if self.is_tracking:
             return f"<tracker of {name}, tracking>"
         return f"<tracker of {name}: {self._graph().count if self._record else 'no'} nodes>"
 

@@ -1,0 +1,121 @@
+"""A script that runs as one of several ranks: which of them are traced, and how their traces come together.
+
+Traces go through the store that torch.distributed has for ranks to find each other, so that nothing is said in any
+group of the script's. A rank that does not come is waited for only so long.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from typing import Any, NamedTuple
+
+from torch_vis.errors import UsageError
+
+# as many ranks are traced where nobody says how many
+MOST_RANKS = 16
+CHUNK_BYTES = 4 << 20
+POLL_SECONDS = 0.02
+
+
+class Job(NamedTuple):
+    """The place of this process in its job, as torchrun says it; a job of one without it."""
+
+    rank: int
+    world_size: int
+    traced: tuple[int, ...]
+
+    @classmethod
+    def here(cls, wanted: str | None) -> Job:
+        """This process; ``wanted`` are the ranks to trace: numbers with commas, ``all``, or None for a choice of ours.
+
+        >>> Job.here(None)
+        Job(rank=0, world_size=1, traced=(0,))
+        """
+        rank, count = _number("RANK", 0), _number("WORLD_SIZE", 1)
+        if wanted == "all" or (wanted is None and count <= MOST_RANKS):
+            traced: tuple[int, ...] = tuple(range(count))
+        elif wanted is None:
+            traced = tuple(sorted({number * count // MOST_RANKS for number in range(MOST_RANKS)}))
+        else:
+            traced = tuple(sorted({_rank(word, count) for word in wanted.split(",")}))
+        return cls(rank, count, traced)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is this process that speaks and writes for all."""
+        return self.rank == self.traced[0]
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether this rank is one of those that are traced."""
+        return self.rank in self.traced
+
+    def own_path(self, path: str) -> str:
+        """The name of a file for this rank alone.
+
+        >>> Job(3, 8, (0, 3)).own_path("runs/train.perfetto.json")
+        'runs/train.r3.perfetto.json'
+        """
+        folder, name = os.path.split(path)
+        stem, dot, endings = name.partition(".")
+        return os.path.join(folder, f"{stem}.r{self.rank}{dot}{endings}")
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdigit() else default
+
+
+def _rank(word: str, count: int) -> int:
+    if not word.strip().isdigit() or int(word) >= count:
+        raise UsageError(f"--ranks takes ranks from 0 to {count - 1}, as in 0,3, or all; {word!r} is none")
+    return int(word)
+
+
+def store() -> Any:
+    """Where ranks can leave something for each other; None in a process that is no rank."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    return dist.distributed_c10d._get_default_store()
+
+
+def _key(label: str, rank: int, part: str) -> str:
+    return f"torch_vis/{label}/{rank}/{part}"
+
+
+def leave(where: Any, label: str, job: Job, trace: Any) -> None:
+    """Leave the trace of this rank for the first one."""
+    from torch_vis.graph.io import tvz
+
+    data = io.BytesIO()
+    tvz.write(data, trace)
+    content = data.getvalue()
+    chunks = range(0, len(content), CHUNK_BYTES)
+    for number, start in enumerate(chunks):
+        where.set(_key(label, job.rank, str(number)), content[start : start + CHUNK_BYTES])
+    where.set(_key(label, job.rank, "parts"), str(len(chunks)))
+
+
+def collect(where: Any, label: str, job: Job, seconds: float) -> dict[int, Any]:
+    """On the first rank: what the others left, by rank; without those that did not within so many seconds."""
+    from torch_vis._trace import Trace
+    from torch_vis.graph.io import tvz
+
+    waiting = [rank for rank in job.traced if rank != job.rank]
+    traces: dict[int, Any] = {}
+    deadline = time.monotonic() + seconds
+    while waiting and time.monotonic() < deadline:
+        came = [rank for rank in waiting if where.check([_key(label, rank, "parts")])]
+        for rank in came:
+            count = int(where.get(_key(label, rank, "parts")))
+            content = b"".join(where.get(_key(label, rank, str(number))) for number in range(count))
+            traces[rank] = Trace.of(tvz.read(f"what rank {rank} sent", content, float("inf")))
+            waiting.remove(rank)
+            deadline = time.monotonic() + seconds
+        if not came:
+            time.sleep(POLL_SECONDS)
+    return traces

@@ -1,0 +1,190 @@
+"""The table of tasks: what people want to do, the call and the command for it, and the page of the documentation.
+
+``t.help()`` and ``torch-vis help WORD`` print it, the README and the start page show it, and tests make every call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from torch_vis.errors import no_match
+
+
+class Task(NamedTuple):
+    """Something to do: in words, in Python, on the command line, and where it is explained."""
+
+    want: str
+    call: str
+    """In Python; empty where it is a command alone."""
+    page: str
+    """The page of the documentation, without its ending."""
+    command: str = ""
+    """The same on the command line; empty where it has none."""
+
+
+TASKS: tuple[Task, ...] = (
+    Task(
+        "what is in this model",
+        "print(tv.trace(model, x))",
+        "guides/what_is_in_this_model",
+        "torch-vis summary net.py:make --input 2x8",
+    ),
+    Task("the whole run as a page", "t.show()", "start/index", "torch-vis show run.tvz"),
+    Task(
+        "a proof that the graph is right", "t.check()", "how/proof", "torch-vis check net.py:make --input 2x8"
+    ),
+    Task("a training step: loss, backward, optimizer", "tv.trace(step, batch)", "guides/slow_step"),
+    Task(
+        "why my step is slow",
+        "tv.trace(step, batch, repeat=10).time()",
+        "guides/slow_step",
+        "torch-vis report time run.tvz",
+    ),
+    Task(
+        "why memory runs out, and what to checkpoint",
+        't.memory(); tv.advise.checkpointing(model, x, memory="8 GiB")',
+        "guides/out_of_memory",
+        "torch-vis report memory run.tvz",
+    ),
+    Task(
+        "whether it fits on that GPU, and how fast it is there",
+        't.memory().peak_bytes; t.latency(hardware="A100")',
+        "guides/does_it_fit",
+        "torch-vis report latency run.tvz --hardware A100",
+    ),
+    Task(
+        "the largest batch that fits",
+        'tv.advise.batch_size(model, x, memory="16 GiB", backward=True)',
+        "guides/does_it_fit",
+    ),
+    Task(
+        "a model bigger than this machine",
+        "tv.trace(step, batch, fake=True).memory()",
+        "guides/bigger_than_the_machine",
+        "torch-vis trace --hf bert --fake --backward",
+    ),
+    Task(
+        "what my refactor changed, and where the numbers part",
+        "print(tv.compare(before, after).differences())",
+        "guides/refactor_changed_numbers",
+        "torch-vis compare old.py:make new.py:make --input 2x8 --numbers",
+    ),
+    Task(
+        "architecture checks in CI",
+        "assert tv.compare(before, after).same",
+        "guides/checks_in_ci",
+        "torch-vis compare old.tvz new.tvz",
+    ),
+    Task(
+        "where the NaN is born",
+        "t.health().nan_origin",
+        "guides/where_is_the_nan_born",
+        "torch-vis report health net.py:make --input 2x8 --backward",
+    ),
+    Task("how gradients flow", "t.gradients()", "guides/where_is_the_nan_born"),
+    Task(
+        "a figure for a paper",
+        't.figure("matplotlib", depth=1).savefig("model.pdf")',
+        "guides/figure_for_a_paper",
+        "torch-vis export run.tvz -o run.svg",
+    ),
+    Task(
+        "activations of real calls, of a data set",
+        'with tv.live(model, keep="layers.1") as run: model(x)',
+        "workbench",
+    ),
+    Task(
+        "ablate, patch or steer",
+        't.run(x, replace={"layers.1": tv.edit.zero()}).output',
+        "workbench",
+    ),
+    Task("which part of the input it was", "tv.DLBacktrace(model, (x,))", "interfaces/backtrace"),
+    Task(
+        "what breaks under torch.compile",
+        'print(tv.trace(model, x, via="dynamo").breaks)',
+        "guides/torch_compile",
+        "torch-vis breaks net.py:make --input 2x8",
+    ),
+    Task(
+        "an unmodified training script",
+        "",
+        "guides/trainer_script",
+        "torch-vis run train.py",
+    ),
+    Task(
+        "every n-th step of a long training",
+        "with tv.record(model) as t: step(batch)",
+        "guides/long_training",
+    ),
+    Task(
+        "someone else's checkpoint",
+        'tv.explore_model("weights.pth")',
+        "guides/someone_elses_checkpoint",
+        "torch-vis summary weights.pth",
+    ),
+    Task("what one rank of many says to the others", "t.communication()", "everything"),
+    Task(
+        "a file for Netron, Perfetto, Model Explorer, pandas",
+        't.save("run.onnx")',
+        "everything",
+        "torch-vis export run.tvz -o run.onnx",
+    ),
+)
+
+
+class TaskList(tuple[Task, ...]):
+    """Some of the tasks, shown as text."""
+
+    def __repr__(self) -> str:
+        lines = ["t is a trace: t = tv.trace(model, x)"]
+        for task in self:
+            lines += ["", task.want]
+            lines += [f"    {task.call}"] if task.call else []
+            lines += [f"    $ {task.command}"] if task.command else []
+            lines.append(f"    docs/{task.page}")
+        return "\n".join(lines)
+
+
+def tasks(about: str | None = None) -> TaskList:
+    """The tasks that have these words, in what is wanted, in the call or in the command; without any, all.
+
+    >>> tasks("nan")
+    t is a trace: t = tv.trace(model, x)
+    <BLANKLINE>
+    where the NaN is born
+        t.health().nan_origin
+        $ torch-vis report health net.py:make --input 2x8 --backward
+        docs/guides/where_is_the_nan_born
+    """
+    words = _words(about or "")
+    result = TaskList(
+        task for task in TASKS if all(any(word in part for part in _all(task)) for word in words)
+    )
+    if not result:
+        known = {word for task in TASKS for word in _words(task.want) if len(word) > 3}
+        raise no_match("task about", about or "", known)
+    return result
+
+
+def _all(task: Task) -> list[str]:
+    return _words(" ".join((task.want, task.call, task.command)))
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", text.lower())
+
+
+def markdown(rows: Iterable[Task] = TASKS, *, root: str = "docs/") -> str:
+    """The table as Markdown, its pages below ``root``.
+
+    >>> print(markdown([Task("see", "t.show()", "start/index")]))
+    | you want | you call | |
+    |---|---|---|
+    | see | `t.show()` | [page](docs/start/index.md) |
+    """
+    lines = ["| you want | you call | |", "|---|---|---|"]
+    for row in rows:
+        lines.append(f"| {row.want} | `{row.call or row.command}` | [page]({root}{row.page}.md) |")
+    return "\n".join(lines)

@@ -1,1 +1,0 @@
-"""A captured program as Python code that runs."""

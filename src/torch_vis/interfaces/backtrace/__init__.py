@@ -1,1 +1,0 @@
-"""``DLBacktrace``: tracing through torch.export for explanation."""

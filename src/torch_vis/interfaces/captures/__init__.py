@@ -1,1 +1,0 @@
-"""Front-ends of the compiler side by side."""

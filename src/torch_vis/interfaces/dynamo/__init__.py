@@ -1,1 +1,0 @@
-"""``DynamoGraphExtractor`` and what goes with it."""

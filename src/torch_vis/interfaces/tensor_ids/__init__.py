@@ -1,1 +1,0 @@
-"""``trace_tensor_ids`` and its sequence of operations."""
