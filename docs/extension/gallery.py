@@ -1,0 +1,192 @@
+"""Makes the pages of the gallery: real models of every kind, traced when the site is built, each one file to open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FOLDER = "gallery_pages"
+
+
+class Exhibit(NamedTuple):
+    """A page of the gallery: its title, what is worth a look there, and what makes it."""
+
+    title: str
+    look: str
+    make: Callable[[], Any]
+
+
+def resnet() -> Any:
+    import timm
+    import torch
+
+    import torch_vis as tv
+
+    return tv.trace(timm.create_model("resnet50"), torch.randn(2, 3, 224, 224), backward=True)
+
+
+def bert() -> Any:
+    import torch
+    import transformers
+
+    import torch_vis as tv
+
+    return tv.trace(
+        transformers.BertModel(transformers.BertConfig()), torch.randint(0, 30000, (1, 64)), backward=True
+    )
+
+
+def llama() -> Any:
+    import torch
+    import transformers
+
+    import torch_vis as tv
+
+    config = transformers.LlamaConfig(
+        hidden_size=256,
+        intermediate_size=688,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        vocab_size=2000,
+        bos_token_id=1,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    ids = torch.randint(2, 2000, (1, 12))
+    options = {"max_new_tokens": 12, "do_sample": False, "attention_mask": torch.ones_like(ids)}
+    with torch.no_grad():
+        return tv.trace(model.generate, ids, kwargs=options)
+
+
+def mixtral() -> Any:
+    import torch
+    import transformers
+
+    import torch_vis as tv
+
+    config = transformers.MixtralConfig(
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        num_local_experts=4,
+        vocab_size=1000,
+    )
+    ids = torch.randint(0, 1000, (2, 16))
+    return tv.trace(
+        transformers.MixtralForCausalLM(config), ids, kwargs={"labels": ids}, loss=lambda output: output.loss
+    )
+
+
+def unet() -> Any:
+    import torch
+    from torch import nn
+
+    import torch_vis as tv
+
+    def block(inside: int, outside: int) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(inside, outside, 3, padding=1), nn.BatchNorm2d(outside), nn.ReLU())
+
+    class UNet(nn.Module):
+        def __init__(self, sizes: tuple[int, ...] = (16, 32, 64, 128)) -> None:
+            super().__init__()
+            self.down = nn.ModuleList(block(a, b) for a, b in zip((3, *sizes), sizes))
+            self.up = nn.ModuleList(nn.ConvTranspose2d(b, a, 2, 2) for a, b in pairwise(sizes))
+            self.merge = nn.ModuleList(block(2 * a, a) for a in sizes[:-1])
+            self.head = nn.Conv2d(sizes[0], 1, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            skips = []
+            for down in self.down:
+                x = down(x)
+                skips.append(x)
+                x = nn.functional.max_pool2d(x, 2) if len(skips) < len(self.down) else x
+            for up, merge, skip in zip(reversed(self.up), reversed(self.merge), reversed(skips[:-1])):
+                x = merge(torch.cat([up(x), skip], 1))
+            return self.head(x)
+
+    return tv.trace(UNet(), torch.randn(2, 3, 64, 64), backward=True)
+
+
+def gan() -> Any:
+    import torch
+    from torch import nn
+
+    import torch_vis as tv
+
+    G = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 32), nn.Tanh())
+    D = nn.Sequential(nn.Linear(32, 64), nn.LeakyReLU(0.2), nn.Linear(64, 1))
+    first, second = torch.optim.Adam(D.parameters()), torch.optim.Adam(G.parameters())
+    loss = nn.BCEWithLogitsLoss()
+
+    def step(real: torch.Tensor, noise: torch.Tensor) -> None:
+        fake = G(noise)
+        first.zero_grad()
+        (loss(D(real), torch.ones(8, 1)) + loss(D(fake.detach()), torch.zeros(8, 1))).backward()
+        first.step()
+        second.zero_grad()
+        loss(D(fake), torch.ones(8, 1)).backward()
+        second.step()
+
+    return tv.trace(step, torch.randn(8, 32), torch.randn(8, 16))
+
+
+def change() -> Any:
+    import timm
+    import torch
+
+    import torch_vis as tv
+
+    x = torch.randn(1, 3, 64, 64)
+    return tv.compare(tv.trace(timm.create_model("resnet18"), x), tv.trace(timm.create_model("resnet34"), x))
+
+
+EXHIBITS = {
+    "resnet50": Exhibit(
+        "ResNet-50, forward and backward", "repeated blocks folded, both passes side by side", resnet
+    ),
+    "bert": Exhibit(
+        "BERT-base, forward and backward", "twelve layers as one, with stepping; the heat map by time", bert
+    ),
+    "llama_generate": Exhibit(
+        "Llama, generating", "prefill and decode, the cache growing in the memory line", llama
+    ),
+    "mixtral": Exhibit("Mixtral, a training step's loss", "routing and experts", mixtral),
+    "unet": Exhibit("A U-Net", "drawn as a U, skips across", unet),
+    "gan": Exhibit(
+        "A GAN, one step with two optimizers", "two models, two backward passes, two optimizers", gan
+    ),
+    "resnet18_34": Exhibit(
+        "ResNet-18 beside ResNet-34", "what was added, removed and changed, as one graph", change
+    ),
+}
+
+
+def write(app: Any, config: Any = None) -> None:
+    """Trace every exhibit whose page is not there yet; `make docs` begins without any."""
+    folder = Path(app.srcdir) / FOLDER / "gallery"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, exhibit in EXHIBITS.items():
+        path = folder / f"{name}.html"
+        if not path.exists():
+            exhibit.make().save(path)
+
+
+def fill(app: Any, docname: str, source: list[str]) -> None:
+    """The table of exhibits, in the page that asks for it."""
+    rows = [
+        f'| <a href="gallery/{name}.html">{exhibit.title}</a> | {exhibit.look} |'
+        for name, exhibit in EXHIBITS.items()
+    ]
+    source[0] = source[0].replace("@EXHIBITS@", "\n".join(["| page | look at |", "|---|---|", *rows]))
+
+
+def setup(app: Any) -> dict[str, Any]:
+    app.connect("builder-inited", write)
+    app.connect("source-read", fill)
+    return {"parallel_read_safe": True}
