@@ -10,10 +10,10 @@ VIEWER_TOOLS := cd viewer && { test node_modules/.package-lock.json -nt package.
 unexport PYTHONHOME
 unexport PYTHONPATH
 
-.PHONY: help demo test test-all snapshots check corpus bench viewer clean env bench-env python
+.PHONY: help demo test test-all snapshots check corpus bench viewer docs dist clean env bench-env docs-env python
 
 help:
-	@echo 'make demo      trace a vision model and a transformer, check both, leave files to open'
+	@echo 'make demo      trace a vision model and a transformer, check both, write their pages and open one'
 	@echo 'make test      run the tests that a change should wait for (minutes)'
 	@echo 'make test-all  run every test, the whole zoo and the browser included'
 	@echo 'make snapshots rewrite tests/snapshots, for git diff to show what reports, pages and files have changed'
@@ -21,6 +21,8 @@ help:
 	@echo 'make corpus    trace and check every model the installed libraries can build'
 	@echo 'make bench     print the speed and memory figures, each beside its peer'
 	@echo 'make viewer    build the web page from viewer/, check it and run its unit tests (needs npm)'
+	@echo 'make docs      build the documentation site, every guide of it run; a warning is an error'
+	@echo 'make dist      build the wheel and the source distribution, and try both in clean environments'
 	@echo 'make clean     remove .venv and everything else that was generated'
 	@echo
 	@echo 'Each one sets up .venv when needed. ARGS="..." is passed on: make test ARGS="-x -k layout"'
@@ -54,7 +56,16 @@ viewer:
 	@test ! -x $(RUN) || $(RUN) tools/viewer_schema.py
 	@$(VIEWER_TOOLS) && for chore in build check format:check lint test; do npm run --silent $$chore || exit 1; done
 
+docs: docs-env
+	@rm -rf out/site docs/gallery_pages docs/reference
+	@PATH="$(CURDIR)/.venv/bin:$$PATH" $(RUN) -m sphinx -W --keep-going -q -j 2 -d out/doctrees docs out/site $(ARGS)
+	@echo 'file://$(CURDIR)/out/site/index.html'
+
+dist: env
+	@$(RUN) tools/distribution.py $(ARGS)
+
 clean:
+	@rm -rf docs/gallery_pages docs/reference
 	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist out
 	@find . -name node_modules -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo 'clean'
@@ -64,6 +75,9 @@ env: python
 
 bench-env: python
 	@$(PYTHON) tools/setup_env.py bench
+
+docs-env: python
+	@$(PYTHON) tools/setup_env.py docs
 
 python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || \

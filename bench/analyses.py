@@ -48,8 +48,8 @@ def _trace(operations: int) -> Any:
     import torch_vis as tv
 
     train = training_loop()
-    once = len(tv.trace(train, 1, keep=False).graph)
-    found = tv.trace(train, max(1, round(operations / once)), keep=False)
+    once = len(tv.trace(train, 1, hold=False).graph)
+    found = tv.trace(train, max(1, round(operations / once)), hold=False)
     # as read from a file: nothing worked out yet
     return found
 

@@ -103,7 +103,7 @@ def compare(
     for (model, dtype), group in groupby(cases(quick, models), key=lambda case: case[:2]):
         ready = list(group)
         for case, (plain_ns, unit) in zip(ready, plain_times(ready, quiet)):
-            traced = tv.trace(case.call, keep=False)
+            traced = tv.trace(case.call, hold=False)
             report = traced.latency(calibration=calibration)
             row: dict[str, Any] = {"model": model, "dtype": dtype, "batch": case.batch, "mode": case.mode}
             times = {"predicted_ns": report.total_ns, "low_ns": report.low_ns, "high_ns": report.high_ns}

@@ -61,7 +61,7 @@ def measure(name: str, device: str) -> dict[str, tuple[int, int]]:
             "CUDA allocated": (ours.peak_bytes, theirs.peak_bytes),
             "CUDA reserved": (ours.reserved_bytes, theirs.reserved_bytes),
         }
-    held = tv.trace(step, keep=False).memory()
+    held = tv.trace(step, hold=False).memory()
     return {
         "tensors hold": (predicted.peak_bytes, held.peak_bytes),
         "CPU allocator": (predicted.allocator_peak_bytes, measured.peak_bytes),

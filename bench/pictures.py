@@ -24,7 +24,7 @@ def run(quick: bool) -> list[Row]:
     torch.set_num_threads(1)
     rounds = 1 if quick else 5
     bert, ids = models.bert(1, 128)
-    trace = tv.trace(bert, ids, backward=True, keep=False)
+    trace = tv.trace(bert, ids, backward=True, hold=False)
     rows = [
         within(f"{name} figure of BERT-base", _seconds(rounds, trace.figure, name), most, "s")
         for name, most in MOST_S.items()
@@ -38,7 +38,7 @@ def run(quick: bool) -> list[Row]:
             rows.append(for_information(within(f"{ending} of BERT-base", taken, 1, "s")))
         chain, inputs = models.loop(10_000 if quick else 100_000)
         with torch.no_grad():
-            long = tv.trace(chain, *inputs, keep=False)
+            long = tv.trace(chain, *inputs, hold=False)
         line = Path(folder, "run.perfetto.json")
         what = f"Perfetto JSON of {len(long.graph):,} operations"
         rows.append(within(what, _seconds(rounds, long.save, line), 3, "s"))

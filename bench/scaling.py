@@ -84,7 +84,7 @@ def measure(big: int, rounds: int, keep: bool, files: bool) -> dict[str, Any]:
 
     def tracer(operations: int) -> Callable[[], Any]:
         model, inputs = models.loop(operations)
-        return lambda: tv.trace(model, *inputs, keep=keep)
+        return lambda: tv.trace(model, *inputs, hold=keep)
 
     small, large = Side(tracer(SMALL)), Side(tracer(big))
     found: dict[str, Any] = {"small": [], "big": [], "size": 0}
@@ -143,7 +143,7 @@ def count(operations: int) -> float:
     process.held()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    trace = tv.trace(model, *inputs, keep=False)
+    trace = tv.trace(model, *inputs, hold=False)
     process.held()
     after = tracemalloc.get_traced_memory()[0]
     assert len(trace.graph) == operations

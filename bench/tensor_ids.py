@@ -100,7 +100,7 @@ def _naming(operations: int, rounds: int) -> Row:
             total = total + (x + 1)
 
     def unnamed() -> Any:
-        with tv.record(keep=False) as t:
+        with tv.record(hold=False) as t:
             loop()
         return t
 

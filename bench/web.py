@@ -56,7 +56,7 @@ def run(quick: bool) -> list[Row]:
 def _rows(folder: Path, quick: bool) -> list[Row]:
     rows: list[Row] = []
     bert, ids = models.bert(1, 128)
-    trace = tv.trace(bert, ids, backward=True, keep=False)
+    trace = tv.trace(bert, ids, backward=True, hold=False)
     rows.append(
         within(
             "page of BERT-base, forward and backward: write", _write(trace, folder / "bert.html"), 0.5, "s"
@@ -71,7 +71,7 @@ def _rows(folder: Path, quick: bool) -> list[Row]:
     group(1, 1000).save(folder / "group.html")
     group(25, 200).save(folder / "many.html")
     steps = 40 if quick else 3300  # of about 307 operations each: more than a million
-    huge = tv.trace(models.training_loop(), steps, keep=False)
+    huge = tv.trace(models.training_loop(), steps, hold=False)
     rows.append(
         for_information(
             within(
@@ -214,7 +214,7 @@ def _crossings(folder: Path) -> list[Row]:
     for name in CROSSED:
         model, args, kwargs = ZOO[name].make()
         with torch.no_grad():
-            tv.trace(model, *args, kwargs=kwargs, keep=False).save(folder / f"{name}.html")
+            tv.trace(model, *args, kwargs=kwargs, hold=False).save(folder / f"{name}.html")
         found = _counted(folder / f"{name}.html")
         for kind, label in (("", "as the page draws it"), ("flat_", "every operation in one frame")):
             ours, theirs = found[f"{kind}ours"], found[f"{kind}dagre"]
@@ -243,7 +243,7 @@ def llama(tokens: int, *, layers: int) -> tv.Trace:
     torch.manual_seed(0)
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4, "num_key_value_heads": 4}
     model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=layers, vocab_size=1000, **sizes)).eval()
-    with torch.no_grad(), tv.record(model, keep=False) as trace:
+    with torch.no_grad(), tv.record(model, hold=False) as trace:
         model.generate(torch.randint(0, 1000, (1, 8)), max_new_tokens=tokens, do_sample=False)
     return trace
 
@@ -277,4 +277,4 @@ def group(modules: int, operations: int) -> tv.Trace:
     """Modules of so many operations each, one after another."""
     model = torch.nn.Sequential(*(Tangle(operations, seed) for seed in range(modules)))
     with torch.no_grad():
-        return tv.trace(model, torch.ones(4), keep=False)
+        return tv.trace(model, torch.ones(4), hold=False)

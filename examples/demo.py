@@ -1,6 +1,6 @@
-"""Trace a vision model and a transformer, forward and backward, prove both graphs, and leave files to open.
+"""Trace a vision model and a transformer, forward and backward, prove both graphs, and leave pages to open.
 
-python examples/demo.py [--out FOLDER]
+python examples/demo.py [--out FOLDER] [--no-browser]
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 import torch_vis as tv
+from torch_vis.views.page.show import open_in_browser
 
 
 def resnet() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
@@ -32,29 +33,35 @@ def bert() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
 
 def show(
     name: str, make: Callable[[], tuple[torch.nn.Module, tuple[torch.Tensor, ...]]], folder: Path
-) -> None:
-    """Trace one model, print its table, check it and write its files."""
+) -> Path:
+    """Trace one model, print its table, check it and write its files; gives its page."""
     torch.manual_seed(0)
     model, inputs = make()
     trace = tv.trace(model, *inputs, backward=True)
     print(trace, end="\n\n")
     start = time.perf_counter()
     print(f"check: {trace.check()} ({time.perf_counter() - start:.1f} s)")
-    for ending in ("tvz", "json"):
+    for ending in ("tvz", "json", "html"):
         trace.save(folder / f"{name}.{ending}")
     (folder / f"{name}.txt").write_text(trace.table(depth=None, width=160) + "\n", encoding="utf-8")
-    print(f"written: {folder / name}.tvz, .json and .txt\n")
+    print(f"written: {folder / name}.html, .tvz, .json and .txt\n")
+    return (folder / f"{name}.html").resolve()
 
 
 def main() -> None:
     """Run the demo."""
     parser = argparse.ArgumentParser(description="Trace ResNet-50 and BERT-base, check both, write files.")
     parser.add_argument("--out", type=Path, default=Path("out"), help="where the files go (default: out)")
-    folder = parser.parse_args().out
-    folder.mkdir(parents=True, exist_ok=True)
-    show("resnet50", resnet, folder)
-    show("bert", bert, folder)
-    print(f"open again with: python -c \"import torch_vis as tv; print(tv.load('{folder / 'bert.tvz'}'))\"")
+    parser.add_argument("--no-browser", action="store_true", help="write the pages, but open none")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    pages = [show("resnet50", resnet, options.out), show("bert", bert, options.out)]
+    opened = not options.no_browser and open_in_browser(pages[-1])
+    print(
+        "their pages (the last one is open in the browser):" if opened else "open their pages in a browser:"
+    )
+    for page in pages:
+        print(f"  {page.as_uri()}")
 
 
 if __name__ == "__main__":

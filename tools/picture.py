@@ -1,4 +1,4 @@
-"""Draw the pictures in the README: the table and the page of one real trace, the graph of another.
+"""Draw the pictures of the documentation: the table and the page of one real trace, the graph of another.
 
 python -m tools.picture docs    # the page as Chromium shows it
 """
@@ -63,7 +63,7 @@ def page(trace: tv.Trace, path: Path) -> None:
 
 def main() -> None:
     """Trace BERT-base and a Llama in training mode; draw what ``print`` and ``check`` say, and the graph."""
-    parser = argparse.ArgumentParser(description="Draw the README's pictures.")
+    parser = argparse.ArgumentParser(description="Draw the pictures of the README and the documentation.")
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     torch.manual_seed(0)
@@ -76,7 +76,7 @@ def main() -> None:
     sizes = {"hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 16, "vocab_size": 32000}
     heads = {"num_attention_heads": 8, "num_key_value_heads": 4}
     llama = tv.trace(
-        LlamaForCausalLM(LlamaConfig(**sizes, **heads)), torch.randint(0, 32000, (1, 128)), keep=False
+        LlamaForCausalLM(LlamaConfig(**sizes, **heads)), torch.randint(0, 32000, (1, 128)), hold=False
     )
     picture = str(llama.figure("svg")).replace(f"{Path(__file__).resolve().parents[1]}/", "")
     (folder / "llama.svg").write_text(picture, encoding="utf-8")
