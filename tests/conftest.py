@@ -36,8 +36,11 @@ QUICK_CASES = frozenset(
 SLOW_FILES = frozenset(
     """
     views/terminal/test_app.py test_examples.py exporters/test_netron.py exporters/test_python_code_zoo.py
-    cli/test_run.py analysis/fusion/test_compiled_kernels.py capture/compilers/test_via_zoo.py
+    cli/test_run.py capture/test_ranks.py analysis/fusion/test_compiled_kernels.py capture/compilers/test_via_zoo.py
     """.split()
+)
+SLOW_TESTS = frozenset(
+    {"test_with_one_package_missing", "test_an_interrupt_at_any_line_of_entering_and_leaving[fake]"}
 )
 
 
@@ -50,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         cases = {getattr(value, "name", value) for value in parameters if _is_name(value)}
         outside = any(case in ZOO and case not in QUICK_CASES for case in cases)
         path = item.path.relative_to(item.config.rootpath).as_posix()
-        if outside or any(path.endswith(name) for name in SLOW_FILES):
+        if outside or item.name in SLOW_TESTS or any(path.endswith(name) for name in SLOW_FILES):
             item.add_marker(pytest.mark.slow)
 
 
@@ -116,3 +119,14 @@ def torch_settings() -> dict[str, Any]:
         "deterministic": torch.are_deterministic_algorithms_enabled(),
         "anomaly mode": torch.is_anomaly_enabled(),
     }
+
+
+# What does not hold yet, by the beginning of a test's name, and why where it is known. A row goes with its cause.
+OPEN: dict[str, str] = {}
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    for name, reason in OPEN.items():
+        if item.nodeid.startswith(name):
+            item.add_marker(pytest.mark.xfail(reason=reason, run=False))

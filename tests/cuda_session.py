@@ -44,7 +44,7 @@ def cost_of_a_step() -> None:
 
     plain, traced = [], []
     for _ in range(12):
-        for run, into in ((step, plain), (lambda: tv.trace(step, keep=False), traced)):
+        for run, into in ((step, plain), (lambda: tv.trace(step, hold=False), traced)):
             torch.cuda.synchronize()
             start = time.perf_counter()
             run()

@@ -3,28 +3,57 @@
 from __future__ import annotations
 
 import re
-from functools import reduce
+from contextlib import nullcontext
+from functools import lru_cache, reduce
 from importlib import import_module
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 import torch_vis as tv
+from torch_vis import interfaces
+from torch_vis._reports import REPORTS
+from torch_vis.cli.command_table import COMMANDS
+from torch_vis.cli.parser import parser_of
+from torch_vis.cli.task_table import TASKS, Task, markdown
+from torch_vis.errors import UsageError
+from torch_vis.formats import FORMATS, RENDERERS
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+WRITTEN = ("reference", "gallery_pages")  # folders that are made when the site is built
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"] + [
+    page for page in sorted((ROOT / "docs").rglob("*.md")) if not {*page.relative_to(ROOT).parts} & {*WRITTEN}
+]
 NEAR = (ROOT, ROOT / "src" / "torch_vis", ROOT / "tests")
 PATH = re.compile(r"(?:[\w.-]+/)+(?:[\w.-]+\.(?:py|md|ts|toml|json))?")
 DOTTED = re.compile(r"torch_vis(?:\.[A-Za-z_]\w*)+")
 PUBLIC = re.compile(r"\btv\.([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
-LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\]\(([^)#:]+)(?:#([^)]*))?\)")
 # Paths of the reader's own, in examples.
 EXAMPLES = frozenset({"path/to/file.py"})
 
 
 def id_of(page: Path) -> str:
-    return page.name
+    return str(page.relative_to(ROOT))
+
+
+@lru_cache
+def reference() -> ModuleType:
+    """What writes the reference of the site; its tables are asked, and nothing is written."""
+    spec = spec_from_file_location("docs_reference", ROOT / "docs" / "extension" / "reference.py")
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@lru_cache
+def written_pages() -> dict[str, str]:
+    """The text of the pages of the reference, by name."""
+    return {**reference().pages(), "index": ""}
 
 
 def in_backticks(page: Path) -> list[str]:
@@ -72,12 +101,41 @@ def test_files_that_are_named_alone_exist(page: Path) -> None:
     assert names <= {path.name for path in (ROOT / "src").rglob("*.py")}
 
 
+def leads_nowhere(page: Path, link: str, anchor: str = "") -> bool:
+    """Whether a link of a page has no target: a file that is there, or a page of the reference that will be written."""
+    target = (page.parent / link).resolve()
+    written = ROOT / "docs" / "reference"
+    if target.parent != written or ROOT / "docs" not in page.parents:
+        return not target.is_file()
+    text = written_pages().get(target.stem) if target.suffix == ".md" else None
+    return text is None or bool(anchor and anchor not in anchors(text))
+
+
+def anchors(text: str) -> set[str]:
+    """What a link into a page of the reference can name: its headings, and the names that have an entry."""
+    headings = re.findall(r"^#+ (.*)", text, re.M)
+    slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return slugs | set(re.findall(r"^\.\. auto\w+:: (\S+)", text, re.M))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=id_of)
 def test_links_lead_somewhere(page: Path) -> None:
     missing = [
-        link for link in LINK.findall(page.read_text(encoding="utf-8")) if not (page.parent / link).is_file()
+        link
+        for link, anchor in LINK.findall(page.read_text(encoding="utf-8"))
+        if leads_nowhere(page, link, anchor)
     ]
     assert not missing
+
+
+def test_a_link_into_the_reference_that_leads_nowhere_would_be_noticed() -> None:
+    index = ROOT / "docs" / "index.md"
+    assert not leads_nowhere(index, "reference/index.md")
+    assert not leads_nowhere(index, "reference/commands.md", "torch-vis-run")
+    assert not leads_nowhere(index, "reference/trace.md", "torch_vis._trace.Trace")
+    assert leads_nowhere(index, "reference/gone.md")
+    assert leads_nowhere(index, "reference/commands.md", "torch-vis-gone")
+    assert leads_nowhere(index, "gone.md")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=id_of)
@@ -96,8 +154,8 @@ def test_public_names_are_the_ones_of_today(page: Path) -> None:
 
 
 @pytest.mark.filterwarnings("error::DeprecationWarning")
-def test_what_the_readme_asks_of_a_trace_is_there() -> None:
-    text = "\n".join(blocks(ROOT / "README.md", "python"))
+def test_what_pages_ask_of_a_trace_is_there() -> None:
+    text = "\n".join(block for page in PAGES for block in blocks(page, "python"))
     names = set(re.findall(r"(?:^|[\s(;])t\.([a-z_]\w*)", text))
     assert {"check", "save", "limits"} <= names
     instance = tv.Trace.__annotations__ | tv.types.Run.__annotations__ | tv.Trace.__mro__[1].__annotations__
@@ -126,3 +184,199 @@ def test_a_name_that_is_gone_would_be_noticed() -> None:
     with pytest.raises(AttributeError):
         attribute("torch_vis.graph.gone")
     assert attribute("torch_vis.advise.pruning") is tv.advise.pruning
+
+
+def instances() -> list[Any]:
+    """A trace, a comparison and a report of every kind that a small model can have."""
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    x = torch.ones(2, 4)
+    t = tv.trace(model, x, backward=True)
+    compared = tv.compare(t, tv.trace(model, x, backward=True))
+    options = {"roofline": {"hardware": "A100"}, "latency": {"hardware": "A100"}}
+    asked = [getattr(t, name)(**options.get(name, {})) for name in REPORTS]
+    asked += [t.memory().checkpoint("0"), compared.differences(), t.select("0")]
+    asked += [t.sweep("0", tv.edit.zero(), measure=lambda output: output.sum())]
+    asked += [
+        tv.advise.checkpointing(model, x),
+        tv.advise.pruning(model, x),
+        tv.advise.quantization(model, x),
+    ]
+    asked += [tv.advise.batch_size(model, x, memory="1 MiB", measure=False)]
+    return [t, t.graph, t.metrics, compared, *asked]
+
+
+def test_the_reference_has_every_public_name() -> None:
+    """Names, attributes, commands, errors and formats of the package as it is, against what the reference lists."""
+    entries = reference().entries()
+    public = {name for name in tv.__all__ if not isinstance(getattr(tv, name), ModuleType)}
+    modules = [name for name in tv.__all__ if isinstance(getattr(tv, name), ModuleType)]
+    public |= {f"{name}.{item}" for name in modules for item in getattr(getattr(tv, name), "__all__", ())}
+    public |= set(interfaces.__all__) | {f"torch-vis {name}" for name in COMMANDS}
+    public |= {f"format {name}" for name in FORMATS} | {f"renderer {name}" for name in RENDERERS}
+    tree = (tv.errors.__doc__ or "").partition("::")[2].partition("A model's")[0]
+    public |= set(re.findall(r"(\w+)(?: \(\w+\))?(?:  |$)", re.sub("[│├└─]", "", tree), re.M)) & {
+        *vars(tv.errors)
+    }
+    assert "errors" in modules and "NewerFile" in public, "or the tree is not read"
+    assert not public - entries
+
+
+def test_the_reference_has_every_attribute() -> None:
+    """What real objects have, stored or computed, against what the reference says of their classes."""
+    entries, missing = reference().entries(), set()
+    for item in instances():
+        names = {name for name in dir(item) if not name.startswith("_")}
+        inherited = {
+            name
+            for base in type(item).__mro__
+            if not base.__module__.startswith("torch_vis")
+            for name in dir(base)
+        }
+        missing |= {f"{type(item).__name__}.{name}" for name in names - inherited} - entries
+    # and of reports that take long to make, what their classes store
+    for cls in (*reference().reports(), tv.World):
+        missing |= {
+            f"{cls.__name__}.{name}" for name, text in reference().attributes(cls).items() if not text
+        }
+    assert not missing
+
+
+def test_what_the_reference_lists_is_on_its_pages() -> None:
+    text = "\n".join(written_pages().values())
+    lines = set(re.findall(r"^\.\. auto\w+:: (\S+)", text, re.M))
+    for entry in reference().public_names():
+        assert f"{entry.target.__module__}.{entry.target.__qualname__}" in lines, entry.name
+    for cls in (*reference().reports(), *reference().errors()):
+        assert f"{cls.__module__}.{cls.__qualname__}" in lines, cls
+    for name in COMMANDS:
+        assert f"## torch-vis {name}\n" in text
+    for name in (*FORMATS, *RENDERERS):
+        assert f"| {name} |" in text
+
+
+def small_transformer() -> Any:
+    """A model whose parts have the names that the pages use."""
+    import torch
+    from torch import nn
+
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.num_heads, self.qkv, self.proj = 4, nn.Linear(16, 48), nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = self.qkv(x).view(*x.shape[:2], 3, 4, 4).permute(2, 0, 3, 1, 4)
+            z = nn.functional.scaled_dot_product_attention(q, k, v)
+            return self.proj(z.transpose(1, 2).reshape(x.shape))
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attn, self.mlp = Attention(), nn.Linear(16, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.mlp(x + self.attn(x))
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(*(Block() for _ in range(6)))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layers(x)
+
+    return Net().eval()
+
+
+def test_the_workbench_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code, in order."""
+    import torch
+
+    names = {
+        "model": small_transformer(),
+        "batches": [torch.randn(rows, 5, 16) for rows in (2, 2, 1)],
+        "x": torch.randn(2, 5, 16),
+        "x2": torch.randn(2, 5, 16),
+        "vector": torch.randn(16),
+        "dataset": torch.randn(50, 5, 16),
+    }
+    found = blocks(ROOT / "docs" / "workbench.md", "python")
+    assert len(found) == 4
+    monkeypatch.chdir(tmp_path)
+    for block in found:
+        exec(block, names)
+
+
+@pytest.fixture(scope="module")
+def readers_names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a reader has who tries the calls of the tables: a model, a step, two runs and some files."""
+    import torch
+
+    folder = tmp_path_factory.mktemp("reader")
+    model, trained, x = small_transformer(), small_transformer(), torch.randn(2, 5, 16)
+    optimizer = torch.optim.SGD(trained.parameters(), 0.01)
+
+    def step(batch: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = trained(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    t = tv.trace(model, x, backward=True)
+    t.save(folder / "train.tvz")
+    torch.save(model.state_dict(), folder / "weights.pth")
+    names = {
+        "tv": tv,
+        "torch": torch,
+        "model": model,
+        "x": x,
+        "batch": x,
+        "step": step,
+        "t": t,
+        "folder": folder,
+    }
+    return {**names, "before": tv.trace(model, x), "after": tv.trace(model, x)}
+
+
+@pytest.fixture
+def as_a_reader(
+    readers_names: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> dict[str, Any]:
+    monkeypatch.chdir(readers_names["folder"])
+    monkeypatch.setattr("webbrowser.open", lambda *words, **options: True)
+    return dict(readers_names)
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.want)
+def test_every_call_of_the_table_of_tasks_works(task: Task, as_a_reader: dict[str, Any]) -> None:
+    # the explorer opens the file and then wants a terminal; batches that are tried are as large as fits
+    expected = pytest.raises(UsageError, match="terminal") if "explore" in task.call else nullcontext()
+    with expected:
+        exec(task.call.replace("16 GiB", "1 MiB"), as_a_reader)
+
+
+def test_the_readme_is_short_and_its_code_runs(as_a_reader: dict[str, Any]) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    assert markdown() in text, "the table of tasks; torch_vis.cli.task_table.markdown() gives it"
+    found = blocks(ROOT / "README.md", "python")
+    assert len(found) == text.count("```python")
+    for block in found:
+        exec(block, as_a_reader)
+    assert Path("model.onnx").stat().st_size
+
+
+def test_every_task_has_its_page() -> None:
+    index = ROOT / "docs" / "index.md"
+    assert not [task.page for task in TASKS if leads_nowhere(index, f"{task.page}.md")]
+
+
+def test_every_command_of_the_table_of_tasks_has_its_options() -> None:
+    for task in TASKS:
+        program, name, *words = task.command.split() or ("torch-vis", "doctor")
+        assert program == "torch-vis"
+        if name != "run":
+            parser_of(name).parse_args(words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -144,8 +145,8 @@ def test_check_of_a_loaded_trace(t: tv.Trace, tmp_path: Path) -> None:
 
 
 def test_check_without_tensors_held(model: nn.Module, t: tv.Trace) -> None:
-    with pytest.raises(errors.TensorsMissing, match=r"keep=False|holds no tensors"):
-        tv.trace(model, torch.ones(1, 3), keep=False).check()
+    with pytest.raises(errors.TensorsMissing, match=r"hold=False|holds no tensors"):
+        tv.trace(model, torch.ones(1, 3), hold=False).check()
     t.release()
     with pytest.raises(errors.TensorsMissing, match="holds no tensors"):
         t.check()
@@ -292,3 +293,43 @@ def test_the_very_object_that_was_raised(model: nn.Module, how: str) -> None:
                 fail()
     assert error.value is raised and raised.args == ("one", 2)
     assert raised.__cause__ is None and raised.__context__ is None
+
+
+class TestArgumentsOfTheModelBesideOurs:
+    """``tv.trace(model, input_ids=ids)``: what everyone tries first."""
+
+    @pytest.mark.parametrize(
+        "call",
+        [
+            tv.trace,
+            tv.advise.batch_size,
+            tv.advise.quantization,
+            tv.advise.pruning,
+            tv.advise.checkpointing,
+            tv.measure.memory,
+            tv.measure.kernels,
+            tv.compare_captures,
+        ],
+        ids=lambda call: call.__name__,
+    )
+    def test_kwargs_is_named(self, call: Any) -> None:
+        class Embedder(torch.nn.Module):
+            def forward(self, input_ids: torch.Tensor, loss_mask: Any = None) -> torch.Tensor:
+                return input_ids
+
+        with pytest.raises(
+            tv.errors.NoOption, match=r"goes into kwargs: kwargs=\{'input_ids': …\}"
+        ) as raised:
+            call(Embedder(), input_ids=torch.ones(2))
+        assert isinstance(raised.value, TypeError) and isinstance(raised.value, tv.errors.UsageError)
+        both = r"'input_ids' and 'loss_mask'; .*kwargs=\{'input_ids': …, 'loss_mask': …\}"
+        with pytest.raises(TypeError, match=both):
+            call(
+                model=Embedder(), input_ids=torch.ones(2), loss_mask=None
+            ) if call is not tv.measure.memory else call(Embedder(), input_ids=torch.ones(2), loss_mask=None)
+
+    def test_a_misspelt_option_is_named(self) -> None:
+        with pytest.raises(tv.errors.NoOption, match="no option 'backwards'; did you mean 'backward'"):
+            tv.trace(torch.nn.ReLU(), torch.ones(2), backwards=True)  # type: ignore[call-arg]
+        t = tv.trace(torch.nn.ReLU(), kwargs={"input": torch.ones(2)})
+        assert len(t.graph) == 1

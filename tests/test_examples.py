@@ -61,3 +61,11 @@ def test_huggingface_models_are_traced_and_their_saved_graphs_give_their_outputs
     assert "1 graph partition" in out and "FLOPs: " in out and "not known" not in out
     assert "the file gives the model's outputs: bit for bit" in out
     assert path.exists() and path.with_suffix(".safetensors").exists()
+
+
+def test_demo_leaves_two_pages_and_says_last_where_they_are(tmp_path: Path) -> None:
+    for _ in range(2):  # the second run writes over the first
+        out = run("examples/demo.py", "--out", str(tmp_path), "--no-browser")
+        pages = [tmp_path / f"{name}.html" for name in ("resnet50", "bert")]
+        assert [line.strip() for line in out.splitlines()[-2:]] == [page.as_uri() for page in pages]
+        assert all(page.read_text().startswith("<!doctype html>") for page in pages)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.metadata
 import re
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+
+from tools.house import SHORT, Figures, cycles, import_graph, imports_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "torch_vis"
@@ -31,7 +31,7 @@ ORDER: tuple[frozenset[str], ...] = tuple(
         "_trace",
         "api",
         "analysis",
-        "advise hardware measure types",
+        "advise edit hardware measure stats types",
         "interfaces",
         "cli",
         "__main__",
@@ -55,40 +55,6 @@ HEAVY = {
 
 
 # Imports between packages and modules
-
-
-class Import(NamedTuple):
-    """One name that a file imports: where, and if it is for annotations alone."""
-
-    line: int
-    module: str
-    name: str
-    for_types: bool
-
-
-def imports_of(source: Path, package: Path) -> list[Import]:
-    """Everything a file imports, at the top, in a function or for types only; relative names made absolute."""
-    around = [package.name, *source.relative_to(package).parts[:-1]]
-    found: list[Import] = []
-
-    def visit(node: ast.AST, for_types: bool) -> None:
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            for_types = True
-        if isinstance(node, ast.Import):
-            found.extend(Import(node.lineno, alias.name, "", for_types) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = around[: len(around) - node.level + 1] if node.level else []
-            module = ".".join([*above, *filter(None, [node.module])])
-            found.extend(Import(node.lineno, module, alias.name, for_types) for alias in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
-            for argument in node.args[:1]:
-                if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
-                    found.append(Import(node.lineno, argument.value, "", for_types))
-        for child in ast.iter_child_nodes(node):
-            visit(child, for_types)
-
-    visit(ast.parse(source.read_text(encoding="utf-8"), str(source)), False)
-    return found
 
 
 def forbidden_imports(package: Path) -> list[str]:
@@ -123,56 +89,6 @@ def forbidden_imports(package: Path) -> list[str]:
     return wrong
 
 
-def import_graph(package: Path) -> dict[str, set[str]]:
-    """For every module the modules of the package that it imports, wherever in the file."""
-    modules = {}
-    for source in package.rglob("*.py"):
-        parts = source.relative_to(package.parent).with_suffix("").parts
-        modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = source
-    graph = {}
-    for module, source in modules.items():
-        targets = set()
-        for row in imports_of(source, package):
-            full = f"{row.module}.{row.name}"
-            if full in modules or row.module in modules:
-                targets.add(full if full in modules else row.module)
-        graph[module] = targets - {module, package.name}
-    del graph[package.name]
-    return graph
-
-
-def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Groups of modules that import one another, directly or around a corner."""
-    ahead = {module: set(targets) & graph.keys() for module, targets in graph.items()}
-    while True:  # what imports nothing that is left is in no cycle, and neither is what nothing imports
-        imported = set().union(*ahead.values()) if ahead else set()
-        ends = {module for module, targets in ahead.items() if not targets} | (ahead.keys() - imported)
-        if not ends:
-            break
-        ahead = {module: targets - ends for module, targets in ahead.items() if module not in ends}
-    groups: list[list[str]] = []
-    while ahead:
-        reached, front = set(), [next(iter(sorted(ahead)))]
-        start = front[0]
-        while front:
-            for target in ahead[front.pop()] - reached:
-                reached.add(target)
-                front.append(target)
-        back = {m for m in reached | {start} if _reaches(ahead, m, start)}
-        groups.append(sorted(back or {start}))
-        ahead = {m: t - set(groups[-1]) for m, t in ahead.items() if m not in groups[-1]}
-    return [group for group in groups if len(group) > 1]
-
-
-def _reaches(graph: dict[str, set[str]], start: str, target: str) -> bool:
-    seen, front = {start}, [start]
-    while front:
-        for module in graph[front.pop()] - seen:
-            seen.add(module)
-            front.append(module)
-    return target in seen and (start != target or any(target in graph[m] for m in seen))
-
-
 def test_packages_import_downwards_only() -> None:
     assert any((PACKAGE / "graph").glob("*.py")), "nothing was looked at"
     assert forbidden_imports(PACKAGE) == []
@@ -186,6 +102,36 @@ def test_cycles_are_found() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"f"}, "f": {"g"}, "g": {"e", "a"}}
     assert cycles(graph) == [["b", "c"], ["e", "f", "g"]]
     assert cycles({"a": {"b"}, "b": set()}) == []
+
+
+def test_the_package_stays_small_enough_to_walk_through() -> None:
+    figures = Figures(PACKAGE)
+    assert len(figures.files) <= 337
+    assert {folder: count for folder, count in figures.folders.items() if count > 16} == {}
+    assert len(figures.single_importers) <= 70
+    short = [module for module in figures.single_importers if figures.lines[module] < SHORT]
+    assert short == ["torch_vis.hardware"]  # a door of the public surface
+    assert figures.twin_classes == {}
+
+
+def test_the_figures_are_those_of_the_files(tmp_path: Path) -> None:
+    package = tmp_path / "torch_vis"
+    (package / "graph" / "io").mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "graph" / "__init__.py").touch()
+    (package / "graph" / "a.py").write_text("from .io import b\n\n\nclass Row:\n    pass\n")
+    (package / "graph" / "io" / "b.py").write_text("class Row:\n    class Inner:\n        pass\n")
+    (package / "graph" / "io" / "c.py").write_text(
+        "from torch_vis.graph import a\nfrom torch_vis.graph.a import Row\n"
+    )
+    figures = Figures(package)
+    assert len(figures.files) == 5 and sum(figures.lines.values()) == 10
+    assert figures.folders == {"torch_vis/graph": 1, "torch_vis/graph/io": 2}
+    assert figures.single_importers == {
+        "torch_vis.graph.io.b": "torch_vis.graph.a",
+        "torch_vis.graph.a": "torch_vis.graph.io.c",
+    }
+    assert figures.twin_classes == {"Row": ["torch_vis.graph.a", "torch_vis.graph.io.b"]}
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ from torch_vis._deprecated import NAMES as NAMES_BEFORE
 tv.trace
 
 NAMES = """
-Comparison Graph Metrics Trace __version__ advise compare errors hardware load measure record register_cost trace types
+Comparison Graph Metrics Trace World __version__ advise compare edit errors extract hardware join live
+load measure open_activations record register_cost stats trace types
 """.split()
 DOCUMENTED = """
 ComputationalGraphTracker DLBacktrace DynamoGraphExtractor ExplorerConfig GraphEdge GraphNode ModuleInfo OperationType
@@ -31,18 +32,32 @@ save_graph_to_file trace_model_with_dynamo trace_tensor_ids track_computational_
 visualize_computational_graph
 """.split()
 SIGNATURES = {
-    "trace": "(model, *args, kwargs=None, backward=False, loss=None, keep=True, partial=False, functions=False, "
+    "trace": "(model, *args, kwargs=None, backward=False, loss=None, keep=None, replace=None, "
+    "until=None, hold=True, partial=False, functions=False, "
     "via='eager', dynamic=None, dynamic_shapes=None, fullgraph=False, "
-    "fake=False, repeat=0)",
-    "record": "(*modules, keep=True, functions=False)",
+    "fake=False, assume=None, repeat=0)",
+    "record": "(*modules, hold=True, functions=False, keep=None, **named)",
+    "live": "(model, *, keep=None, replace=None, until=None, differentiable=False)",
+    "extract": "(model, loader, *, keep=None, to=None, stats=None, call=None, until=None, dim=0, "
+    "shard_bytes=67108864)",
+    "open_activations": "(folder)",
+    "stats.mean": "(source, *, dim=-1)",
+    "stats.covariance": "(source, *, dim=-1, correction=1)",
+    "stats.pca": "(source, count=None, *, dim=-1)",
+    "stats.quantiles": "(source, shares=(0.01, 0.25, 0.5, 0.75, 0.99))",
+    "stats.histogram": "(source, bins=100, *, range=None)",
+    "stats.cka": "(a, b, *, dim=-1)",
     "load": "(path)",
+    "join": "(ranks, *, partial=False, check=None)",
     "measure.memory": "(function, *args, kwargs=None, warmup=1)",
     "Trace.check": "(self, *, inputs=False, shuffles=2, seed=0)",
     "Trace.save": "(self, path, *, format=None)",
     "Trace.figure": "(self, renderer='plotly', *, depth='auto', color='type', phase=None)",
     "Trace.release": "(self)",
     "Trace.run": "(self, *args, kwargs=None, replace=None, keep=None, to=None)",
+    "Trace.select": "(self, wanted)",
     "Trace.show": "(self)",
+    "Trace.sweep": ("(self, wanted, edit, *args, measure, kwargs=None, positions=None, heads=False, dim=1)"),
     "Trace.table": "(self, *, depth='auto', width=None)",
     "Trace.to_networkx": "(self)",
     "Trace.to_pandas": "(self)",
@@ -64,12 +79,15 @@ SIGNATURES = {
     "DLBacktrace.predict": "(self, *inputs, kwargs=None, keep='all')",
     "DLBacktrace.evaluation": "(self, node_io, *, mode='default', target=None, against=None, output=0, "
     "relevance=None, multiplier=1.0, tensors=False)",
+    "Trace.communication": "(self)",
     "Trace.fusion": "(self)",
     "Trace.gradients": "(self)",
+    "Trace.health": "(self)",
+    "Trace.help": "(self, about=None)",
     "Trace.report": "(self, path)",
     "Trace.subgraph": "(self, name)",
     "Trace.summary": "(self)",
-    "compare": "(a, b)",
+    "compare": "(a, b, *, names=None)",
     "get_tensor_size": "(tensor)",
     "is_last_use": "(node, graph, user)",
     "advise.batch_size": (
@@ -106,9 +124,9 @@ SIGNATURES = {
     "Trace.latency": "(self, *, hardware=None, calibration=None)",
 }
 TRACE = """
-breaks check entry error explore figure fusion gradients graph is_open kept latency lifetimes limits memory
-meta metrics name needs_tensors of output part partition program release report roofline run save show
-subgraph summary table time to_networkx to_pandas with_metrics
+activations breaks check communication entry error explore figure fusion gradients graph health help is_open kept
+latency lifetimes limits memory meta metrics name needs_tensors of output part partition program release report
+roofline run save select show subgraph summary sweep table time to_networkx to_pandas with_metrics
 """.split()
 
 
@@ -165,11 +183,17 @@ def test_the_stub_has_every_name() -> None:
 
 
 def test_the_tables_lead_somewhere() -> None:
-    from torch_vis._reports import EXPLORE, FULL_REPORT, REPORTS, resolved
-    from torch_vis.cli.commands.table import COMMANDS
+    from torch_vis._reports import EXPLORE, FULL_REPORT, HELP, REPORTS, resolved
+    from torch_vis.cli.command_table import COMMANDS
     from torch_vis.formats import FORMATS, RENDERERS
 
-    for target in (*(row.target for row in REPORTS.values()), EXPLORE, FULL_REPORT, *RENDERERS.values()):
+    for target in (
+        *(row.target for row in REPORTS.values()),
+        EXPLORE,
+        FULL_REPORT,
+        HELP,
+        *RENDERERS.values(),
+    ):
         assert callable(resolved(target)), target
     for target in (*(row.target for row in FORMATS.values()), *(row.module for row in COMMANDS.values())):
         importlib.import_module(target.partition(":")[0])

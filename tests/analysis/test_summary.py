@@ -85,7 +85,7 @@ def test_bytes_that_leave_operations_out_say_so(tmp_path):
     t = tv.trace(lambda a, b: (a @ b) + 1, torch.eye(3).to_sparse(), torch.ones(3, 2))
     assert t.metrics["flops"][:] == [12, 6] and t.metrics["moved_bytes"][:] == [None, 48]
     note = "moved_bytes is not known for 1 of 2 operations; sums leave them out"
-    assert "18 FLOPs, 6 MACs; at least 48 B moved" in str(t) and f"• {note}" in str(t)
+    assert "18 FLOPs, 6 MACs; at least 48 B accessed" in str(t) and f"• {note}" in str(t)
     assert "at least 18" not in str(t)
     s = t.summary()
     assert s.notes() == [note] and s.phases[0].incomplete == ("moved_bytes",)

@@ -15,8 +15,14 @@ from torch.utils.checkpoint import checkpoint
 import torch_vis as tv
 from tests.kit.graphs import empty_graph
 from tests.kit.traced import NAMES, traced
-from torch_vis.analysis.time.report import DeviceUse, Gap, Timing, devices
+from torch_vis.analysis.time import DeviceUse, Gap, Timing, devices
+from torch_vis.capture.recording import own_cost
 from torch_vis.graph.metrics import Column, Metrics
+from torch_vis.graph.record import Run
+from torch_vis.graph.text import duration
+from torch_vis.graph.tree import Tree
+from torch_vis.interfaces.explorer.trace_source import TraceSource
+from torch_vis.views.page.payload import payload
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -133,7 +139,7 @@ def test_what_is_computed_again_counts_where_it_was_computed_first() -> None:
 
 def timed(model: nn.Module, x: Tensor) -> tuple[tv.Trace, Timing]:
     """A trace in which every operation takes 10 ns and every call of a module 100 ns for each one inside it."""
-    t = tv.trace(model, x, backward=True, keep=False)
+    t = tv.trace(model, x, backward=True, hold=False)
     size = np.ones(len(t.graph.scope_call), dtype=np.int64)
     for scope in range(len(size) - 1, 0, -1):
         size[t.graph.scope_parent[scope]] += size[scope]
@@ -158,7 +164,7 @@ def test_self_and_inclusive_time_of_modules() -> None:
 
 
 def test_no_time_is_less_than_nothing() -> None:
-    t = tv.trace(nn.Sequential(nn.ReLU()), torch.rand(2), keep=False)
+    t = tv.trace(nn.Sequential(nn.ReLU()), torch.rand(2), hold=False)
     columns = [
         Column("time_ns", np.full(len(t.graph), 10)),
         Column("scope_time_ns", np.arange(len(t.graph.scope_call)) * 100, along="scope"),
@@ -185,7 +191,7 @@ def test_a_module_called_again_counts_each_call_and_one_inside_itself_once() -> 
 
 def test_backward_operations_count_for_the_line_of_their_forward_operation() -> None:
     t = tv.trace(lambda x: x.sin(), torch.rand(3, requires_grad=True), backward=True)
-    line = next(row for row in t.time().lines if "test_breakdown" in row.name and "lambda" in row.name)
+    line = next(row for row in t.time().lines if "test_time" in row.name and "lambda" in row.name)
     backward = [node for node in t.graph.nodes if node.link is not None and node.link.name == "sin"]
     assert {"cos", "mul"} <= {node.name for node in backward} and line.operations == 1 + len(backward)
 
@@ -245,3 +251,64 @@ def test_time_that_the_host_waits_is_no_launch_time() -> None:
 
 def test_no_kernels_no_devices() -> None:
     assert devices(device_rows([], [])) == []
+
+
+# ---------------------------------------------------------------- a single run, without what recording took
+
+
+def twenty_adds(x: Tensor) -> Tensor:
+    for _ in range(20):
+        x = torch.add(x, x)
+    return x
+
+
+@pytest.mark.parametrize("dear", [0.0, 3.0, 1000.0])
+@pytest.mark.parametrize(
+    ("model", "inputs", "backward"),
+    [
+        (twenty_adds, torch.ones(4), False),
+        (nn.Sequential(*[nn.Sequential(nn.Linear(16, 16)) for _ in range(10)]), torch.ones(2, 16), True),
+        (nn.GRU(16, 16), torch.ones(30, 2, 16), False),
+    ],
+    ids=["adds", "linear", "gru"],
+)
+def test_what_recording_took_is_taken_off_where_it_was_spent(
+    model: Any, inputs: Tensor, backward: bool, dear: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_cost, "_measured", own_cost.RecordingCost(*[dear] * 5, error=0.5))
+    t = tv.trace(model, inputs, backward=backward)
+    whole, tree = t.metrics["scope_time_ns"].values, Tree(t.graph.scope_parent)
+    inside = tree.inclusive(np.bincount(t.graph.node_scope, t.metrics["time_ns"].values, len(whole)))
+    assert (tree.own(whole) >= 0).all(), "a call is as long as the calls inside it"
+    assert t.metrics["time_ns"].values.min() >= 0
+    if not backward:
+        assert (whole >= inside.astype(np.int64)).all(), "and as its operations"
+    report = t.time()
+    assert report.total_ns == whole[0] <= t.meta["wall_ns"]
+    # nothing but the operations' own time is left where recording takes far more than it can
+    assert dear < 1000 or report.total_ns <= report.operations_ns + 1
+    assert dear or report.low_ns == report.total_ns == report.high_ns
+
+
+def test_the_same_time_is_told_everywhere() -> None:
+    t = tv.trace(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), torch.ones(2, 8), backward=True)
+    report = t.time()
+    assert t.meta["wall_ns"] - t.meta["overhead_ns"] == report.total_ns == t.metrics["scope_time_ns"][0]
+    assert report.low_ns <= report.total_ns <= report.high_ns
+    assert report.figures()["error_ns"] == t.meta["overhead_error_ns"] > 0
+    assert duration(report.total_ns) in report.facts()["whole run"]
+    assert duration(report.total_ns) in TraceSource(t).facts
+    assert f"± {duration(report.error_ns)} of it to record" in str(t)
+    tables, _ = payload(t)
+    assert tables["meta"]["overhead_ns"] == t.meta["overhead_ns"]
+
+
+def test_a_range_is_told_where_it_matters() -> None:
+    t = tv.trace(twenty_adds, torch.ones(4))
+
+    def told(error_ns: int) -> str:
+        run = Run(t.graph, t.metrics, t.limits, {**t.meta, "overhead_error_ns": error_ns})
+        return tv.Trace.of(run).time().facts()["whole run"]
+
+    assert told(1) == f"{duration(t.time().total_ns)}, without what recording took"
+    assert told(10**9).startswith(f"about {duration(t.time().total_ns)} (at most ")

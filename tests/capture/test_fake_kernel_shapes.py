@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 import torch_vis as tv
 from tests.kit.fake import difference
-from torch_vis.capture.fake import tensors as fake_rules
+from torch_vis.capture import fake as fake_rules
 
 aten = torch.ops.aten
 needs_onednn = pytest.mark.skipif(
@@ -78,12 +78,12 @@ def test_a_training_step_of_an_lstm(name: str) -> None:
         optimizer.step()
 
     fake = tv.trace(step, x, fake=True)
-    real = tv.trace(step, x, keep=False)
+    real = tv.trace(step, x, hold=False)
     assert difference(real, fake) is None
     assert fake.memory().peak_bytes == real.memory().peak_bytes
     assert not any("oneDNN" in limit for limit in fake.limits)
     with torch.no_grad():
-        assert difference(tv.trace(model, x, keep=False), tv.trace(model, x, fake=True)) is None
+        assert difference(tv.trace(model, x, hold=False), tv.trace(model, x, fake=True)) is None
 
 
 @needs_onednn
@@ -112,7 +112,7 @@ def test_norms_keep_what_they_do_under_autocast() -> None:
         loss.backward()
 
     fake = tv.trace(step, x, fake=True)
-    real = tv.trace(step, x, keep=False)
+    real = tv.trace(step, x, hold=False)
     assert difference(real, fake) is None
     assert fake.memory().peak_bytes == real.memory().peak_bytes
 
@@ -162,7 +162,7 @@ def test_a_mixture_of_experts_trains() -> None:
     model = transformers.MixtralForCausalLM(transformers.MixtralConfig(**sizes, **heads))
     ids = torch.randint(0, 64, (2, 6))
     fake = tv.trace(model, ids, loss=lambda output: output.logits.sum(), fake=True)
-    real = tv.trace(model, ids, loss=lambda output: output.logits.sum(), keep=False)
+    real = tv.trace(model, ids, loss=lambda output: output.logits.sum(), hold=False)
     assert difference(real, fake) is None
 
 

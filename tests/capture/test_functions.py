@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack,
 from torch.utils.checkpoint import checkpoint
 
 import torch_vis as tv
-from tests.kit.observed import observe, plain_run, torch_globals
+from tests.kit.side_effects import observe, plain_run, torch_globals
 from tests.zoo import ZOO, Case, close_process_group, first_difference, floating_sum
 from torch_vis.capture.session import Capture
 from torch_vis.errors import TensorsMissing, UsageError

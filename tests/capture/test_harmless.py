@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_vis as tv
-from tests.kit.observed import observe, plain_run, torch_globals
+from tests.kit.side_effects import observe, plain_run, torch_globals
 from tests.zoo import ZOO, Case, close_process_group, first_difference, floating_sum
 
 
@@ -45,7 +45,7 @@ def test_without_holding_tensors_too() -> None:
 
         def call(model: Any, args: Any, kwargs: Any, case: Case = case) -> Any:
             loss = floating_sum if case.backward else None
-            return tv.trace(model, *args, kwargs=kwargs, loss=loss, keep=False).output
+            return tv.trace(model, *args, kwargs=kwargs, loss=loss, hold=False).output
 
         assert first_difference(plain, observe(case, call)) is None
 

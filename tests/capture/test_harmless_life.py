@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import warnings
 import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_vis as tv
-from tests.kit.observed import torch_globals
+from tests.kit.side_effects import torch_globals
 from tests.zoo import ZOO
 
 
@@ -49,7 +52,7 @@ def test_tensors_die_when_they_would_have_died(keep: bool) -> None:
     try:
         f(torch.ones(4))
         plain, alive = alive, []
-        tv.trace(f, torch.ones(4), keep=keep)
+        tv.trace(f, torch.ones(4), hold=keep)
     finally:
         gc.enable()
     assert alive == plain
@@ -93,7 +96,7 @@ def test_the_trace_lets_go_of_everything() -> None:
 def test_without_keep_the_model_is_not_held() -> None:
     model, x = make_model(), torch.ones(3, 4)
     with torch.no_grad():  # or the output's own autograd graph holds them
-        t = tv.trace(model, x, keep=False)
+        t = tv.trace(model, x, hold=False)
     watched = [weakref.ref(x), weakref.ref(model), weakref.ref(model[0].weight)]
     del x, model
     gc.collect()
@@ -127,6 +130,64 @@ def test_a_threshold_that_the_program_sets_itself_stays() -> None:
 
 
 # ---------------------------------------------------------------- nested and repeated
+
+
+class Nested(nn.Module):
+    """A module inside a module, as deep as asked for; without a number, inside itself for ever."""
+
+    def __init__(self, depth: int | None) -> None:
+        super().__init__()
+        self.child = None if depth in (None, 0) else Nested(depth - 1)
+        self.endless = depth is None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.endless:
+            return self(x * 2)
+        return x * 2 if self.child is None else self.child(x)
+
+
+def on_a_new_stack(call: Callable[[], Any]) -> Any:
+    """The result of a call that has all of Python's limit of recursion for itself."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
+
+
+@pytest.mark.parametrize("options", [{}, {"backward": True}, {"functions": True}, {"fake": True}], ids=str)
+def test_modules_nest_as_deep_as_without_us(options: dict[str, Any]) -> None:
+    x = torch.ones(2, requires_grad=True)
+
+    def fits(depth: int) -> bool:
+        try:
+            Nested(depth)(x)
+        except RecursionError:
+            return False
+        return True
+
+    # some frames of the thread's own
+    deepest = on_a_new_stack(lambda: max(depth for depth in range(230, 260) if fits(depth)))
+    model = Nested(deepest - 3)
+    t = on_a_new_stack(lambda: tv.trace(model, x, **options))
+    assert int(t.graph.tree.depth.max()) >= deepest - 3
+
+
+def test_endless_recursion_ends_as_without_us() -> None:
+    before = sys.getrecursionlimit()
+    with pytest.raises(RecursionError):
+        on_a_new_stack(lambda: tv.trace(Nested(None), torch.ones(2)))
+    assert sys.getrecursionlimit() == before
+
+
+def test_a_limit_of_recursion_that_the_program_sets_itself_stays() -> None:
+    before = sys.getrecursionlimit()
+    try:
+        with tv.record():
+            assert sys.getrecursionlimit() > before
+        assert sys.getrecursionlimit() == before
+        with tv.record():
+            sys.setrecursionlimit(before + 5_000)
+        assert sys.getrecursionlimit() == before + 5_000
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def test_repeated_traces_agree() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -182,3 +183,43 @@ def test_values_that_an_optimizer_reads_are_its_own() -> None:
     assert len(limits) == 2, limits
     assert sum("by AdamW itself" in one for one in limits) == 1
     assert sum(", 2 times" in one for one in limits) == 1  # from one line, however often it is there
+
+
+class Wrapping(torch.optim.Optimizer):
+    """An optimizer whose step is two of another one's; the second may raise."""
+
+    def __init__(self, parameters: Any, fails: bool) -> None:
+        parameters = list(parameters)
+        super().__init__(parameters, {})
+        self.inner, self.fails = torch.optim.SGD(parameters, lr=0.1), fails
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self.inner.step()
+        if self.fails:
+            raise ValueError("on purpose")
+        self.inner.step()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_step_inside_a_step_ends_and_so_does_the_one_around_it(fails: bool) -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = Wrapping(model.parameters(), fails)
+    with tv.record(model) as trace:
+        model(torch.ones(1, 2)).sum().backward()
+        with contextlib.suppress(ValueError):
+            optimizer.step()
+        with torch.no_grad():
+            torch.ones(3).mul(2)
+    assert [(scope.type, scope.parent.type) for scope in trace.graph.scopes if scope.parent][1:] == [
+        ("Wrapping", "run"),
+        *[("SGD", "Wrapping")] * (1 if fails else 2),
+    ]
+    assert [node.phase for node in trace.graph.nodes][-2:] == ["forward", "forward"]
+
+
+def test_memory_that_was_asked_for_too_early_is_there_at_the_end() -> None:
+    with tv.record() as trace:
+        assert trace.lifetimes is None
+        torch.ones(3).add(1)
+    assert trace.lifetimes is not None and trace.memory().peak_bytes == 24

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.kit.observed import random_states
+from tests.kit.side_effects import random_states
 from tests.zoo import first_difference
 from torch_vis.capture import state as capture_state
 from torch_vis.capture.state import RngStates, StateSnapshot, modes_kept

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 
+import torch_vis as tv
 from tests.kit import scripts
 from tests.kit.forking import Server
+from tests.kit.ranks import fake_group
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +23,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, width in (("net", 16), ("wide", 32)):
         parts = {"a": torch.nn.Linear(8, width), "b": torch.nn.Linear(width, 4)}
         torch.save(torch.nn.ModuleDict(parts).state_dict(), found / f"{name}.pth")
+    for rank in range(2):
+        with fake_group(2, rank):
+            trace = tv.trace(lambda: dist.all_reduce(torch.ones(8)))
+        trace.save(found / f"step.r{rank}.tvz")
     return found
 
 

@@ -15,7 +15,9 @@ import pytest
 
 import torch_vis as tv
 from tests.kit.forking import Server, cold, environment
-from torch_vis.cli.commands.table import COMMANDS, load
+from torch_vis.cli.command_table import COMMANDS, load
+from torch_vis.cli.main import main
+from torch_vis.cli.output import in_flags
 from torch_vis.formats import FORMATS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -29,7 +31,7 @@ EXAMPLES = [(name, line) for name in COMMANDS for _, line in load(name).EXAMPLES
 def test_examples_of_the_help_work(cli: Server, name: str, line: str) -> None:
     program, *words = shlex.split(line)
     assert program == "torch-vis" and words[0] == name
-    if name == "show" and "--no-browser" not in words:
+    if name in ("show", "demo") and "--no-browser" not in words:
         words.append("--no-browser")
     if name == "captures":
         words += ["--capture", "fx"]  # all of them, ONNX and StableHLO too, take half a minute
@@ -102,6 +104,35 @@ def test_trace_writes_what_python_would(cli: Server, folder: Path) -> None:
     assert "f32[3, 4]" in table.out and "Linear" in table.out
 
 
+def test_a_function_of_the_inputs_is_traced_as_it_is(cli: Server) -> None:
+    done = cli("trace", "net.py:doubled", "-i", "2x8", "-i", "y:=3", "--json")
+    assert done.code == 0 and json.loads(done.out)["operations"] == 3, done.err
+    done = cli("trace", "net.py:doubled")
+    assert done.code == 2 and "or give what it takes: --input x=2x8" in done.err
+    done = cli("trace", "net.py:Sized", "-i", "2x8")
+    assert done.code == 2 and "cannot be called without arguments: it takes size" in done.err
+
+
+def test_repeated_runs_give_medians(cli: Server) -> None:
+    done = cli("report", "time", "net.py:make_model", "-i", "2x8", "--repeat", "3")
+    assert done.code == 0 and "the median of 3 runs" in done.out, done
+    assert "a number from 1 up" in cli("trace", "net.py:make_model", "-i", "2x8", "--repeat", "none").err
+    assert "--repeat is for models" in cli("summary", "net.tvz", "--repeat", "3").err
+
+
+def test_shapes_alone_have_no_times(cli: Server) -> None:
+    for via in ([], ["--via", "export"]):
+        done = cli("report", "time", "net.py:make_model", "-i", "2x8", "--fake", *via)
+        assert done.code == 2 and "needs a run with numbers" in done.err, done.out
+    real, fake = (
+        json.loads(cli("trace", "net.py:make_model", "-i", "2x8", "--backward", "--json", *more).out)[
+            "peak_bytes"
+        ]
+        for more in ([], ["--fake"])
+    )
+    assert real == fake
+
+
 def test_inputs_are_made_as_written(cli: Server, folder: Path) -> None:
     words = ["-i", "ids=2x16:int64:90..100", "-i", "mask=2x4:float64"]
     done = cli("trace", "net.py:Embedder", *words, "--json")
@@ -139,6 +170,28 @@ def test_models_of_libraries(cli: Server, words: list[str], parameters: int) -> 
     assert any("shapes only" in sentence for sentence in found["limits"]) is ("--fake" in words)
 
 
+@pytest.mark.parametrize(
+    ("kind", "inputs"),
+    [
+        ("whisper", ["f32[1, 80, 3000]", "i64[1, 16]"]),
+        ("speech_to_text", ["f32[1, 100, 80]", "i64[1, 16]"]),
+        ("clip", ["i64[1, 16]", "f32[1, 3, 224, 224]"]),
+        ("videomae", ["f32[1, 16, 3, 224, 224]"]),
+        ("audio-spectrogram-transformer", ["f32[1, 1024, 128]"]),
+        ("t5", ["i64[1, 16]", "i64[1, 16]"]),
+    ],
+)
+def test_models_of_every_sense_get_the_inputs_they_need(cli: Server, kind: str, inputs: list[str]) -> None:
+    done = cli("trace", "--hf", kind, "--fake", "--json")
+    assert done.code == 0, done.err
+    assert sorted(row["type"] for row in json.loads(done.out)["inputs"]) == sorted(inputs)
+
+
+def test_inputs_that_cannot_be_made_up_are_named(cli: Server) -> None:
+    done = cli("trace", "--hf", "patchtst", "--fake")
+    assert done.code == 2 and "past_values" in done.err and "--input past_values=" in done.err, done.err
+
+
 def test_fake_models_need_no_memory(cli: Server, folder: Path) -> None:
     """Four hundred billion parameters, forward and backward."""
     big = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 65536, "num_hidden_layers": 6,
@@ -165,7 +218,7 @@ def test_captures_of_compilers(cli: Server, via: str) -> None:
 
 def test_summary_of_a_file_and_of_a_model(cli: Server, folder: Path) -> None:
     trace = tv.load(folder / "net.tvz")
-    assert cli("summary", "net.tvz", "--width", "100").out == trace.table(width=100) + "\n"
+    assert cli("summary", "net.tvz", "--width", "100").out == in_flags(trace.table(width=100)) + "\n"
     found = json.loads(cli("summary", "net.tvz", "--json").out)
     modules = {row["path"]: row for row in found["modules"]}
     assert modules["a"]["parameters"] == 144 and modules["b"]["ops"] == 2 and modules["a"]["type"] == "Linear"
@@ -187,6 +240,11 @@ def test_files_of_weights_in_every_command(cli: Server, folder: Path) -> None:
     for words in (["show"], ["check"], ["export", "-o", "x.svg"], ["compare", "net.tvz"]):
         done = cli(*words, "net.pth")
         assert done.code == 2 and len(done.lines) == 1 and "needs a run" in done.err, done.err
+    for name, words in (("a.onnx", "is a graph for ONNX"), ("a.pt2", "is an exported program")):
+        (folder / name).write_bytes(b"")
+        done = cli("show", name)
+        assert done.code == 2 and words in done.err and "weights alone" not in done.err, done.err
+        assert f"torch-vis summary {name}" in done.err
 
 
 def test_compare_files_of_weights(cli: Server, folder: Path) -> None:
@@ -274,10 +332,14 @@ def test_breaks_are_findings(cli: Server, folder: Path) -> None:
 
 def test_doctor_knows_what_is_missing(cli: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     found = json.loads(cli("doctor", "--json").out)
-    assert found["ok"] and found["torch_vis"] == tv.__version__ and found["torch"]
+    assert (
+        found["ok"] and found["torch_vis"] == tv.__version__ and found["torch"] and "cpu" in found["devices"]
+    )
+    assert not any(row["broken"] for row in found["extras"].values()), found["extras"]
     from torch_vis.cli.commands import doctor
 
     have = doctor.version
+    monkeypatch.setattr(doctor, "imported", lambda names: ({}, ["cpu"]))
     monkeypatch.setattr(doctor, "version", lambda name: None if name in ("plotly", "onnx") else have(name))
     poorer = doctor.examine()
     assert poorer["ok"] and set(re.findall(r"[\w-]+", poorer["pip"])) >= {"plotly", "onnx"}
@@ -286,15 +348,81 @@ def test_doctor_knows_what_is_missing(cli: Server, monkeypatch: pytest.MonkeyPat
     assert "torch 2.9.1+cpu is older than 2.11" in doctor.examine()["faults"][0]
 
 
+BROKEN = {
+    # what a package does when it is imported, and what the doctor says of it
+    "plotly": (
+        "raise RuntimeError('operator nms does not exist\\nmore')",
+        "RuntimeError: operator nms does not exist",
+    ),
+    "pandas": ("import ctypes; ctypes.string_at(0)", "the process crashed (SIGSEGV)"),
+    "rich": ("import time; print('one moment'); time.sleep(100)", "it was not imported within 2 s"),
+    "graphviz": ("import os; os._exit(3)", "the process ended with code 3"),
+    "matplotlib": ("raise SystemExit", "SystemExit"),
+}
+
+
+def test_doctor_imports_what_it_ticks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is installed and cannot be imported has no tick, whatever the import does; the rest is still looked at."""
+    from torch_vis.cli.commands import doctor
+
+    for name, (code, _) in BROKEN.items():
+        (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(doctor, "LIMIT_S", 2)
+    monkeypatch.setattr(doctor, "NEEDED", {"numpy": ""})
+    monkeypatch.setattr(doctor, "LIBRARIES", {})
+    kept = {name: doctor.EXTRAS[name] for name in (*BROKEN, "networkx")}
+    monkeypatch.setattr(doctor, "EXTRAS", kept)
+    found = doctor.examine()
+    assert {name: row["broken"].get(name) for name, row in found["extras"].items()} == {
+        **{name: error for name, (_, error) in BROKEN.items()},
+        "networkx": None,
+    }
+    text = doctor._text(found | {"torch": "2.13"})
+    assert found["ok"] and "✓ networkx" in text and "✗ pandas" in text
+    assert "plotly cannot be imported: RuntimeError: operator nms does not exist\n" in text
+    monkeypatch.setattr(doctor, "NEEDED", {"plotly": ""})
+    assert doctor.examine()["faults"] == [
+        f"plotly {doctor.version('plotly')} cannot be imported: {BROKEN['plotly'][1]}"
+    ]
+
+
 def test_doctor_looks_at_every_extra() -> None:
     from torch_vis.cli.commands.doctor import EXTRAS
 
     text = (ROOT / "pyproject.toml").read_text()
     section = text.partition("[project.optional-dependencies]\n")[2].partition("\n\n")[0]
     rows = dict(re.findall(r"^([\w-]+) = \[(.*)\]", section, re.MULTILINE))
-    assert EXTRAS.keys() == rows.keys() - {"all", "dev", "bench", "loops"}
+    assert EXTRAS.keys() == rows.keys() - {"all", "dev", "bench", "loops", "docs"}
     for name, (packages, _) in EXTRAS.items():
         assert list(packages) == re.findall(r'"([\w-]+)', rows[name])
+
+
+def test_demo_leaves_two_pages_and_says_last_where_they_are(cli: Server, folder: Path) -> None:
+    for _ in range(2):  # the second one writes over the first
+        done = cli("demo", "--folder", "tour", "--no-browser")
+        assert done.code == 0, done.err
+        *_, heading, first, last = done.out.splitlines()
+        assert heading == "open in a browser"
+        for line, name in ((first, "vision"), (last, "transformer")):
+            page = folder / "tour" / f"{name}.html"
+            assert line.strip() == page.as_uri() and page.read_text().startswith("<!doctype html>")
+    assert "Conv2d" in done.out and "self_attn" in done.out and done.out.count("proof: ") == 2
+
+
+def test_a_missing_extra_is_said_before_the_work(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    for package, name in (("onnx", "x.onnx"), ("matplotlib", "x.png")):
+        monkeypatch.setitem(sys.modules, package, None)
+        assert main(["trace", "net.py:no_such_model", "-o", name]) == 2
+        assert f"pip install 'torch-vis[{package}]'" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "textual", None)
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: True)
+    assert main(["explore", "net.py:no_such_model"]) == 2
+    assert "pip install 'torch-vis[tui]'" in capsys.readouterr().err
 
 
 def test_explore_in_a_terminal(folder: Path, cli: Server) -> None:

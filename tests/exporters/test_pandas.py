@@ -9,7 +9,7 @@ import pytest
 
 from tests.kit.graphs import empty_graph, one_node_graph, training_graph, training_metrics
 from torch_vis.errors import MissingExtra
-from torch_vis.exporters.pandas import to_pandas
+from torch_vis.exporters.operations import to_pandas
 from torch_vis.graph import Graph, Metrics
 
 pd = pytest.importorskip("pandas")

@@ -171,9 +171,9 @@ def test_a_fresh_interpreter_needs_torch_and_safetensors_only(tmp_path: Path) ->
 def test_what_cannot_be_saved_says_why_and_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "x.py"
     with pytest.raises(UsageError, match="holds no tensors"):
-        tv.save_graph_to_file(tv.trace(nn.ReLU(), X, keep=False), path)
+        tv.save_graph_to_file(tv.trace(nn.ReLU(), X, hold=False), path)
     with pytest.raises(UsageError, match="whole Linear"):
-        tv.save_graph_to_file(tv.trace(nn.Sequential(nn.Linear(4, 2)), X, via="fx", keep=False), path)
+        tv.save_graph_to_file(tv.trace(nn.Sequential(nn.Linear(4, 2)), X, via="fx", hold=False), path)
     with pytest.raises(UsageError, match=r"\.py"):
         tv.save_graph_to_file(tv.trace(nn.ReLU(), X, via="export"), tmp_path / "x.txt")
     with pytest.raises(UsageError, match="extractor or a trace"):

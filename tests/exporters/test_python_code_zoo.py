@@ -12,7 +12,7 @@ import torch_vis as tv
 from tests.kit.frontends import OTHERWISE
 from tests.zoo import ZOO, close_process_group, same_bits, tensors
 from torch_vis.errors import CaptureFailed, TensorsMissing, UsageError
-from torch_vis.interfaces.dynamo.extractor import save_graph_to_file
+from torch_vis.interfaces.dynamo import save_graph_to_file
 from torch_vis.replay import replay
 
 # What has no form in a file of plain tensors; the error says so.
@@ -30,7 +30,7 @@ def test_the_file_gives_what_the_model_gives(name: str, tmp_path: Path) -> None:
     if name == "raises_half_way":
         pytest.skip("the model raises")
     try:
-        t = tv.trace(model, *args, kwargs=kwargs, via="export", keep=False)
+        t = tv.trace(model, *args, kwargs=kwargs, via="export", hold=False)
     except CaptureFailed as failure:
         pytest.skip(f"export cannot take it: {str(failure)[:80]}")
     path = tmp_path / "saved.py"

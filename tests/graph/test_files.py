@@ -77,5 +77,38 @@ def test_paths_that_cannot_be_written_say_why(tmp_path: Path) -> None:
 def test_paths_that_cannot_be_read_say_why(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="there is no such file"):
         read_whole(tmp_path / "run.tvz")
-    with pytest.raises(FileError, match="Is a directory"):
+    with pytest.raises(FileError, match="it is a directory"):
         read_whole(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FileError, match="not a regular file"):
+        read_whole(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("a" * 300, "File name too long"),
+        ("file/run.tvz", "Not a directory"),
+        ("a\0b.tvz", "no file has such a name"),
+    ],
+)
+def test_a_path_that_no_file_can_have_is_a_file_error(tmp_path: Path, name: str, reason: str) -> None:
+    """What the removal of the draft says of it is not what the user is told."""
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(FileError, match=reason):
+        write(tmp_path / name)
+    with pytest.raises(FileError, match=r"cannot read|" + reason):
+        read_whole(tmp_path / name)
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_folder_that_cannot_be_written_is_a_file_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise OSError(30, "Read-only file system", ".torch_vis-1.part")
+
+    monkeypatch.setattr("torch_vis.graph.io.atomic._open_draft", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(FileError, match=r"cannot write .*run.tvz: Read-only file system"):
+        write(tmp_path / "run.tvz")

@@ -99,7 +99,7 @@ def test_find(query: dict[str, str], found: list[str]) -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ({"path": "fd"}, "no module 'fd'; did you mean 'fc'?"),
+        ({"path": "fd"}, "no module or operation 'fd'; did you mean 'fc'?"),
         ({"phase": "backwards"}, "no phase 'backwards'; did you mean 'backward'"),
         ({"flag": "escaped"}, "no flag 'escaped'; did you mean 'escape'"),
     ],

@@ -80,6 +80,8 @@ def test_a_node_explains_itself(saved: Path) -> None:
         "outputs": [3],
         "output_slots": [0],
         "link": None,
+        "api": None,
+        "api_first": None,
         "flags": [],
         "metrics": {
             "start_ns": 10,

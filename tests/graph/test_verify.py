@@ -10,7 +10,7 @@ import pytest
 from tests.kit.graphs import training_builder, training_graph
 from torch_vis.errors import GraphError
 from torch_vis.graph import Call, Slot
-from torch_vis.graph.schema import COLUMNS
+from torch_vis.graph.schema import COLUMNS, SPARSE
 
 BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"node_call": [0, 1, 9, 3, 4]}, r"node 2 \(\?\): node_call is 9, and there is no such call"),
@@ -25,6 +25,12 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"in_start": [0, 1, 3, 4, 5]}, r"column in_start has 5 rows where 6 belong"),
     ({"in_start": [0, 3, 1, 4, 5, 6]}, r"in_start does not run from 0 to 6 in order"),
     ({"out_start": [0, 1, 2, 3, 4, 4]}, r"out_start does not run from 0 to 5"),
+    ({"out_slot": [0, 1, -1, 0, 0]}, r"node 1 \(aten::addmm\) returns a tensor twice or leaves one out"),
+    (
+        {"out_slot": [0, 0, -2, 0, 0]},
+        r"node 2 \(aten::fill_.Scalar\) writes to a tensor that it does not have",
+    ),
+    ({"result_start": [0, 2, 2]}, r"result 1 rests on no value"),
     ({"result_start": [1, 1, 2]}, r"result_start does not run from 0 to 2"),
     ({"node_phase": [0, 0, 9, 0, 1]}, r"node 2 \(aten::fill_.Scalar\) has an unknown phase"),
     ({"value_role": [1, 2, 99, 0, 0, 7, 5]}, r"value 2 has an unknown role"),
@@ -62,6 +68,10 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"scope_parent": [-1, 1]}, r"scope 1 is nested in a later scope"),
     ({"scope_parent": [-1, -1]}, r"scope 1 has no parent"),
     ({"storage_bytes": [24, -48, 32, 4]}, r"storage 1 has a negative size"),
+    ({"value_offset": [0, 0, 0, 0, -1, 0, 0]}, r"value 4 begins before its storage"),
+    ({"value_offset": [0, 0, 0, 0, 99, 0, 0]}, r"value 4 reaches beyond its storage"),
+    ({"value_offset": [0, 0, 0, 1 << 62, 0, 0, 0]}, r"value 3 reaches beyond its storage"),
+    ({"storage_bytes": [24, 48, 31, 4]}, r"value \d reaches beyond its storage"),
     ({"storage_death": [6, 6, 0, 6]}, r"storage 2 dies before it is made"),
     ({"storage_death": [6, 6, 4, 7]}, r"storage 3 dies after the end"),
     (
@@ -107,6 +117,10 @@ def test_no_column_with_nonsense_in_it_passes_or_crashes(name: str) -> None:
     for nonsense in (-2, -1, 0, 1, 6, 100):
         builder = training_builder()
         column = getattr(graph, name).astype(np.int64)
+        if COLUMNS[name].along in SPARSE:
+            beside = [other for other, spec in COLUMNS.items() if spec.along == COLUMNS[name].along]
+            builder.set(**{other: [0] for other in beside})
+            column = np.zeros(1, dtype=np.int64)
         column[-1] = nonsense
         if nonsense < 0 and name == "node_flags":
             continue

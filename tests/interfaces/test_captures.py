@@ -11,7 +11,7 @@ from torch import nn
 
 import torch_vis as tv
 from torch_vis.errors import NoMatch, NotTraceable, UsageError
-from torch_vis.interfaces.captures import captures
+from torch_vis.interfaces import captures
 
 needs_jax = pytest.mark.skipif(
     importlib.util.find_spec("torchax") is None or importlib.util.find_spec("jax") is None,
@@ -113,6 +113,30 @@ def test_functions_and_random_numbers() -> None:
     rows = tv.compare_captures(noisy, torch.ones(2, 3), captures=["eager", "fx", "export", "dynamo"])
     assert [row.difference for row in rows] == [0.0] * 4, str(rows)
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_the_model_is_as_it_was() -> None:
+    """Every capture of a model that trains writes its buffers; afterwards they are as before, random numbers too."""
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(3)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            self.calls += 1
+            return torch.dropout(self.norm(x), 0.5, True) + self.calls, self.calls
+
+    model = Counting().train()
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    x, random = torch.randn(4, 3), torch.get_rng_state()
+    captures = tv.compare_captures(model, x, captures=("eager", "fx", "export", "dynamo", "aot"))
+    assert [
+        row.difference for row in captures if row.succeeded and row.capture in ("eager", "fx", "dynamo")
+    ] == [0.0] * 3
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random)
 
 
 def test_what_cannot_be_compared() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,10 +12,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import torch_vis as tv
 from tests.kit.screen import drive, panel, press
 from torch_vis.interfaces.explorer.explorer import explore, source_of
+from torch_vis.interfaces.explorer.weight_files import as_data, as_text
 
 PATIENCE = 300  # seconds in which a terminal shows what it should, however busy the machine is
 
@@ -104,6 +107,7 @@ def test_safetensors_read_tensors_only_when_they_are_looked_at(tmp_path: Path) -
     assert row is not None and int(source.forest.numbers["bytes"][row]) == 48
     assert source.figures(row)[0].figures is not None
     assert any("format: pt" in fact for fact in source.facts)
+    assert values(source)["__metadata__.format"] == "'pt'"
 
 
 def test_exported_programs(tmp_path: Path) -> None:
@@ -260,3 +264,77 @@ def test_what_costs_are_not_known_of_is_said(tmp_path: Path) -> None:
     for source in (source_of(trace), source_of(model, trace=trace)):
         notes = [note for note in source.notes if "FLOPs" in note]
         assert notes == ["FLOPs of 1 operation are not known and count as none"]
+
+
+# ---------------------------------------------------------------- values
+
+
+def values(source: Any) -> dict[str, str]:
+    """What the rows of a file hold, of those that hold one value."""
+    shown = {path: source.forest.texts["value"](row) for row, path in enumerate(source.forest.paths)}
+    return {path: text for path, text in shown.items() if text}
+
+
+def test_a_checkpoint_shows_its_values(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
+    for _ in range(3):
+        model(torch.randn(8, 4)).sum().backward()
+        optimizer.step()
+    state = {
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "epoch": 3,
+        "best": 0.91,
+        "odd": None,
+    }
+    huge = {
+        "words": "w" * 10**6,
+        "numbers": [*range(1000)],
+        "half": torch.tensor([1.5]).half(),
+    }
+    torch.save({**state, "args": {"amp": True, "name": "\x1b[31mred", **huge}}, tmp_path / "run.pth")
+    source = source_of(tmp_path / "run.pth")
+    shown = values(source)
+    assert shown["epoch"] == "3" and shown["best"] == "0.91" and shown["odd"] == "None"
+    assert shown["model.1.num_batches_tracked"] == "3" and shown["optimizer.state.0.step"] == "3"
+    assert shown["optimizer.param_groups.0.lr"] == "0.0003"
+    assert shown["optimizer.param_groups.0.betas"] == "(0.9, 0.999)"
+    assert shown["args.name"] == r"'\x1b[31mred'" and shown["args.half"] == "1.5"
+    assert len(shown["args.words"]) < 40
+    assert values(source_of({"digits": 10**5000})) == {"digits": "a number of 16,610 bits"}
+    assert shown["args.numbers"] == "[0, 1, 2, 3, 4, 5, … 1,000 in all]"
+    assert "model.0.weight" not in shown
+    text = as_text(source, depth=None)
+    assert re.search(r"num_batches_tracked +Tensor +3 +1 +8 B", text), text
+    assert re.search(r"lr +float +0.0003 *\n", text), "what is no tensor has no elements and no size"
+    rows = {row["path"]: row for row in as_data(source)["rows"]}
+    assert rows["epoch"]["value"] == "3" and rows["model.1.num_batches_tracked"]["value"] == "3"
+
+
+def test_neighbours_of_other_values_are_not_folded(tmp_path: Path) -> None:
+    torch.save(
+        [{"step": torch.tensor(number // 2), "m": torch.ones(2)} for number in range(4)], tmp_path / "s.pt"
+    )
+    text = as_text(source_of(tmp_path / "s.pt"), depth=None)
+    assert "0–1 × 2" in text and "2–3 × 2" in text and "0–3" not in text
+
+
+def test_scalars_of_other_files(tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    onnx = pytest.importorskip("onnx")
+    from safetensors.torch import save_file
+
+    scalars = {
+        "step": torch.tensor(7),
+        "scale": torch.tensor([0.5], dtype=torch.bfloat16),
+        "w": torch.ones(2),
+    }
+    save_file(scalars, tmp_path / "a.safetensors", metadata={"epoch": "12", "note": "n"})
+    assert values(source_of(tmp_path / "a.safetensors")) == {
+        "step": "7", "scale": "0.5", "__metadata__.epoch": "'12'", "__metadata__.note": "'n'",
+    }  # fmt: skip
+    tensor = onnx.helper.make_tensor("axis", onnx.TensorProto.INT64, [], [2])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "g", [], [], [tensor])
+    onnx.save(onnx.helper.make_model(graph), tmp_path / "a.onnx")
+    assert values(source_of(tmp_path / "a.onnx")) == {"initializers.axis": "2"}

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torch_vis as tv
-from tests.kit.observed import torch_globals
+from tests.kit.side_effects import torch_globals
 from tests.zoo import ZOO, close_process_group, floating_sum
 from torch_vis.errors import FileError, MissingExtra, NoMatch, UsageError
 

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import torch_vis as tv
-from tests.kit.observed import torch_globals
+from tests.kit.side_effects import torch_globals
 from torch_vis import ComputationalGraphTracker, GraphNode, OperationType, track_computational_graph_execution
 from torch_vis.errors import FileError, NoMatch, NotTraceable, UsageError
 

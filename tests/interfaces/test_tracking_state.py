@@ -13,8 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.kit.lasting import lasting
-from tests.kit.observed import module_state, random_states
+from tests.kit.side_effects import lasting_globals, module_state, random_states
 from tests.zoo import first_difference
 from torch_vis import track_computational_graph_execution
 from torch_vis.capture import state as capture_state
@@ -28,7 +27,7 @@ def track(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     if request.param == "calls, writes watched":
         monkeypatch.setattr(capture_state, "COPIED", -1)
     operations = request.param == "operations"
-    before = lasting()
+    before = lasting_globals()
 
     def run(model: Any, given: Any) -> Any:
         tracker = track_computational_graph_execution(model, given, track_tensor_ops=operations)
@@ -36,7 +35,7 @@ def track(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         return tracker
 
     yield run
-    assert lasting() == before
+    assert lasting_globals() == before
 
 
 def train(optimizer_class: Any, track: Callable[..., Any] | None, **options: Any) -> list[Any]:

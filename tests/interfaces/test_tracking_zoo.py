@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.kit.lasting import lasting
-from tests.kit.observed import module_state, random_states
+from tests.kit.side_effects import lasting_globals, module_state, random_states
 from tests.zoo import ZOO, Case, close_process_group, first_difference, leaves
 from torch_vis import ComputationalGraphTracker, track_computational_graph_execution
 from torch_vis.graph.schema import Phase
@@ -41,9 +40,9 @@ def test_tracking(case: Case, operations: bool) -> None:
     model, args, kwargs = case.make()
     tensors = [leaf for _, leaf in leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     run, given = (model, args) if not kwargs else (lambda *args: model(*args, **kwargs), args)
-    before, settings = state(model, tensors), lasting()
+    before, settings = state(model, tensors), lasting_globals()
     tracker = track_computational_graph_execution(run, given, track_tensor_ops=operations)
-    assert lasting() == settings
+    assert lasting_globals() == settings
     if isinstance(model, nn.Module):
         assert first_difference(before, state(model, tensors)) is None
     assert tracker.get_graph_summary()["backward"] or not case.backward

@@ -560,3 +560,38 @@ def test_reading_does_not_change_the_file(tmp_path: Path) -> None:
             parameter.zero_()
     assert path.read_bytes() == before
     assert np.all(source_of(path).figures(1)[0].figures is not None)
+
+
+# ONNX files whose tables lie
+
+
+def onnx_file(path: Path, data_type: int = 1, dims: tuple[int, ...] = (2,), *, outside: bool = False) -> Path:
+    onnx = pytest.importorskip("onnx")
+    tensor = onnx.TensorProto(name="w", data_type=data_type, dims=dims, raw_data=b"" if outside else bytes(8))
+    if outside:
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        tensor.external_data.add(key="location", value="../../etc/passwd")
+    graph = onnx.GraphProto(name="g", initializer=[tensor])
+    path.write_bytes(onnx.ModelProto(ir_version=8, graph=graph).SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"data_type": 99}, "element type 99"),
+        ({"dims": (-3,)}, "which none can have"),
+        ({"dims": (2**40, 2**40)}, "which none can have"),
+    ],
+)
+def test_an_onnx_file_that_lies_is_refused_in_one_line(
+    cli: Server, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    done = cli("summary", str(onnx_file(tmp_path / "a.onnx", **options)))
+    assert done.code == 2 and message in done.err and done.err.count("\n") == 1
+
+
+def test_onnx_data_outside_of_its_folder_is_not_read(cli: Server, tmp_path: Path) -> None:
+    path = str(onnx_file(tmp_path / "a.onnx", outside=True))
+    done = cli("compare", path, path)
+    assert done.code == 2 and "cannot read w of" in done.err and "Traceback" not in done.err

@@ -11,7 +11,7 @@ import numpy as np
 
 from torch_vis.graph import Graph
 from torch_vis.graph.graph import Node, Value
-from torch_vis.ops.cost.operation import touched
+from torch_vis.ops.cost.registry import touched
 
 
 def is_view(node: Node) -> bool:

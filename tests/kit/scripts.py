@@ -20,6 +20,9 @@ class Net(nn.Module):
 def make_model():
     return Net()
 
+def make_loader():
+    return torch.linspace(-1, 1, 80).reshape(10, 8).split(4)
+
 def make_wide():
     return Net(32)
 
@@ -74,6 +77,15 @@ class Sized(nn.Module):
 
 def loss(out):
     return out.square().mean()
+
+def not_scalar(out):
+    return out
+
+def asks_for_python():
+    raise RuntimeError("set backward=True first")
+
+def doubled(x, y=1):
+    return x.sin() * 2 * y
 
 class Summing(nn.Module):
     times = 1

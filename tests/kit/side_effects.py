@@ -59,6 +59,11 @@ def torch_globals() -> dict[str, Any]:
     }
 
 
+def lasting_globals() -> dict[str, Any]:
+    """Settings, hooks and modes that tracking must leave; torch adds filters of warnings when it first loads parts."""
+    return {name: item for name, item in torch_globals().items() if name != "warning filters"}
+
+
 def compiled_boundary() -> list[str]:
     """What of ours stands in Inductor's and Dynamo's way; nothing, whether or not they are loaded yet."""
     output_code = sys.modules.get("torch._inductor.output_code")

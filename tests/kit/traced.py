@@ -16,7 +16,7 @@ def traced(name: str) -> tv.Trace:
     case = ZOO[name]
     model, args, kwargs = case.make()
     try:
-        trace = tv.trace(model, *args, kwargs=kwargs, backward=case.backward, keep=False)
+        trace = tv.trace(model, *args, kwargs=kwargs, backward=case.backward, hold=False)
     finally:
         close_process_group()
     trace.release()

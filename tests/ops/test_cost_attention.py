@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
+from tests.kit.cost_proofs import assert_values, cost_of, double, formula, tensor, traced
 from tests.kit.counting import Array, Number, array, counting, dot, exp, flops, log, matmul, numbers
-from tests.kit.proving import assert_values, cost_of, double, formula, tensor, traced
 
 aten = torch.ops.aten
 few = settings(max_examples=8)

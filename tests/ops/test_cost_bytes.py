@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tests.kit.proving import cost_of, formula, tensor, traced
+from tests.kit.cost_proofs import cost_of, formula, tensor, traced
 from torch_vis.graph import TensorType
 from torch_vis.ops.cost import UNKNOWN_BYTES, costs
-from torch_vis.ops.cost.operation import touched
+from torch_vis.ops.cost.registry import touched
 
 aten = torch.ops.aten
 

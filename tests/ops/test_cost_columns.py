@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torch_vis as tv
+from tests.kit.cost_proofs import cost_of, formula, tensor, traced
 from tests.kit.graphs import columns as column_names
 from tests.kit.graphs import empty_graph, linear_chain, one_node_graph, synthetic, training_graph
-from tests.kit.proving import cost_of, formula, tensor, traced
 from torch_vis.errors import UsageError
 from torch_vis.graph import Call, Graph, Metrics, Slot, TensorType
 from torch_vis.ops.call_groups import classes

@@ -12,6 +12,7 @@ import torch
 from hypothesis import settings
 from torch.nn import functional
 
+from tests.kit.cost_proofs import assert_values, cost_of, double, traced
 from tests.kit.counting import (
     Array,
     array,
@@ -35,7 +36,6 @@ from tests.kit.counting import (
     unit,
     zeros_like,
 )
-from tests.kit.proving import assert_values, cost_of, double, traced
 from torch_vis.ops.cost.elementwise import FREE, FUNCTIONS, WORK, Work
 
 aten = torch.ops.aten

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.kit.cost_proofs import assert_values, cost_of, double, traced
 from tests.kit.counting import Array, array, counting, dot, flops, numbers, sqrt, zeros
-from tests.kit.proving import assert_values, cost_of, double, traced
 
 SIZES = [1, 2, 3, 5]
 

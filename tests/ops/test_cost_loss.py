@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional
 
 import torch_vis as tv
+from tests.kit.cost_proofs import assert_counts, assert_values, cost_of, double, traced
 from tests.kit.counting import (
     Array,
     Number,
@@ -27,7 +28,6 @@ from tests.kit.counting import (
     smaller,
     unit,
 )
-from tests.kit.proving import assert_counts, assert_values, cost_of, double, traced
 
 aten = torch.ops.aten
 

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kit.cost_proofs import assert_counts, assert_values, cost_of, double, formula, tensor, traced
 from tests.kit.counting import Array, Number, array, counting, dot, flops, matmul, numbers, zeros
-from tests.kit.proving import assert_counts, assert_values, cost_of, double, formula, tensor, traced
 
 aten = torch.ops.aten
 few = settings(max_examples=12)

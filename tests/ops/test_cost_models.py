@@ -27,7 +27,7 @@ def built(make: Callable[[], nn.Module]) -> nn.Module:
 
 def forward(model: nn.Module, x: torch.Tensor) -> tv.Trace:
     with torch.no_grad():
-        return tv.trace(model, x, keep=False)
+        return tv.trace(model, x, hold=False)
 
 
 def macs(trace: tv.Trace) -> int:
@@ -70,7 +70,7 @@ def test_vit_on_its_fast_path_and_off_it() -> None:
     declare_torchvision_ops()
     torchvision = pytest.importorskip("torchvision")
     model, x = built(torchvision.models.vit_b_16), torch.zeros(1, 3, 224, 224)
-    fast, slow = forward(model, x), tv.trace(model, x, keep=False)
+    fast, slow = forward(model, x), tv.trace(model, x, hold=False)
     assert "_native_multi_head_attention" in {node.name for node in fast.graph.nodes}
     assert "_native_multi_head_attention" not in {node.name for node in slow.graph.nodes}
     assert macs(fast) == macs(slow) == vit_b_16() == 17_563_828_224

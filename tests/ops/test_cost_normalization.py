@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from tests.kit.cost_proofs import assert_counts, assert_values, cost_of, double, formula, tensor, traced
 from tests.kit.counting import Array, array, counting, dot, exp, flops, log, numbers, sqrt
-from tests.kit.proving import assert_counts, assert_values, cost_of, double, formula, tensor, traced
 
 aten = torch.ops.aten
 few = settings(max_examples=10)

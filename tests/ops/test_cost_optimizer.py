@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from tests.kit.cost_proofs import assert_values, cost_of, double, traced
 from tests.kit.counting import counting, flops, numbers, sqrt
-from tests.kit.proving import assert_values, cost_of, double, traced
 
 
 @pytest.mark.parametrize(

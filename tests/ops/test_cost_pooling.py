@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from tests.kit.cost_proofs import assert_counts, assert_values, cost_of, double, traced
 from tests.kit.counting import Array, array, counting, dot, flops, numbers, zeros
-from tests.kit.proving import assert_counts, assert_values, cost_of, double, traced
 from torch_vis.ops.cost.fourier import COMPLEX, TO_COMPLEX, TO_REAL
 
 aten = torch.ops.aten

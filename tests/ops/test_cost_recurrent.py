@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 import torch_vis as tv
+from tests.kit.cost_proofs import assert_values, cost_of, double, formula, tensor, traced
 from tests.kit.counting import Array, counting, flops, larger, matmul, numbers, sigmoid, tanh, zeros_like
-from tests.kit.proving import assert_values, cost_of, double, formula, tensor, traced
 from torch_vis.ops.cost import costs
 
 aten = torch.ops.aten

@@ -13,8 +13,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kit.cost_proofs import assert_counts, double
 from tests.kit.counting import Array, Number, array, dot, exp, log, sqrt
-from tests.kit.proving import assert_counts, double
 
 aten = torch.ops.aten
 few = settings(max_examples=10)

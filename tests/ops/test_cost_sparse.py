@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import torch_vis as tv
+from tests.kit.cost_proofs import assert_counts, cost_of, double, traced
 from tests.kit.counting import Array, Number, array, sqrt, zeros
-from tests.kit.proving import assert_counts, cost_of, double, traced
 from torch_vis.ops.cost import Cost
 
 

@@ -34,7 +34,7 @@ def _process_group() -> Iterator[None]:
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in ZOO.items()])
 def test_the_zoo_is_covered(case: Case, caplog: pytest.LogCaptureFixture) -> None:
     model, args, kwargs = case.make()
-    trace = tv.trace(model, *args, kwargs=kwargs, backward=case.backward, keep=False)
+    trace = tv.trace(model, *args, kwargs=kwargs, backward=case.backward, hold=False)
     open_ = {op for op, _ in uncovered(trace.graph, trace.metrics.get("stored"))}
     assert open_ == set(UNCOVERED.get(case.name, {}))
     assert [record.getMessage() for record in caplog.records if "cost" in record.name] == []

@@ -12,8 +12,7 @@ from torch_vis.graph import Call, Slot
 from torch_vis.ops.cost import covered, register_cost
 from torch_vis.ops.cost.elementwise import WORK
 from torch_vis.ops.cost.registry import formula_of
-from torch_vis.ops.families import kind_of
-from torch_vis.ops.loops import loop_kind
+from torch_vis.ops.families import kind_of, loop_kind
 from torch_vis.ops.op_table import GROUPS, KINDS
 from torch_vis.ops.schemas import argument_names, named_arguments, resolve
 

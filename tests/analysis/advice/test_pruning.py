@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import torch_vis as tv
 from tests.kit.traced import NAMES, traced
-from tests.kit.unknown import opaque
+from tests.kit.unknown_operator import opaque
 from tests.zoo_models.torchvision_ops import declare_torchvision_ops
 from torch_vis.analysis.advice.pruning.dependency import Dependencies
 from torch_vis.analysis.advice.pruning.surgery import without
@@ -87,7 +87,7 @@ def test_cutting_what_is_zero_changes_nothing(name):
     make, shape = CASES[name]
     model, x = make().eval(), torch.randn(*shape)
     with torch.no_grad():
-        dependencies = Dependencies(tv.trace(model, x, keep=False).graph)
+        dependencies = Dependencies(tv.trace(model, x, hold=False).graph)
         groups = [group for group in dependencies.groups if not group.locked and len(group.units) > 1]
         assert groups
         dead = np.concatenate([group.units[:: max(2, len(group.units) // 3)] for group in groups])

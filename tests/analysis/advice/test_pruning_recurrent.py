@@ -68,7 +68,7 @@ def made(kind, name, read):
 def groups(model, ids=IDS, mode=torch.no_grad):
     """Where units live and whether they may be cut, and the names of the recurrent operations that ran."""
     with mode():
-        graph = tv.trace(model, ids, keep=False).graph
+        graph = tv.trace(model, ids, hold=False).graph
     found = {
         (group.places, len(group.units), group.exact, not group.locked)
         for group in Dependencies(graph).groups

@@ -295,7 +295,7 @@ def test_sums_that_leave_operations_out_are_not_compared() -> None:
         one = tv.trace(layer, x)
         two = tv.trace(lambda x: torch.ops.compared.own(layer(x)), x)
     found = tv.compare(one, two)
-    assert found.incomplete == {"FLOPs": (False, True), "bytes moved": (False, True)}
+    assert found.incomplete == {"FLOPs": (False, True), "bytes accessed": (False, True)}
     row = next(line for line in str(found).splitlines() if line.startswith("FLOPs"))
     assert row.split() == ["FLOPs", "272", "≥", "272"]
     assert found.to_dict()["incomplete"]["FLOPs"] == {"a": False, "b": True}

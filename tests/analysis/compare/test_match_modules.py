@@ -94,7 +94,7 @@ def compared(one: nn.Module, two: nn.Module, backward: bool = True, keep: bool =
     found = []
     for model in (one, two):
         model.zero_grad()
-        found.append(tv.trace(model, X, backward=backward, keep=keep))
+        found.append(tv.trace(model, X, backward=backward, hold=keep))
         model.zero_grad()
     return tv.compare(*found)
 
@@ -281,3 +281,59 @@ def test_layers_that_were_each_wrapped_are_found_in_linear_time(monkeypatch: pyt
     found = tv.compare(wrapped, tv.trace(nn.Sequential(*layers), x))
     assert found.same and len(found.removed_modules) == LAYERS
     assert 0 < asked[0] < 10 * LAYERS
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(8, 8) for _ in range(4))
+        self.drop = nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.q(x) @ self.k(x).transpose(-1, -2)
+        return x + self.drop(self.o(scores.softmax(-1) @ self.v(x)))
+
+
+def attentions() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*(Attention() for _ in range(3)))
+
+
+def swapped_modules(found: tv.Comparison) -> set[tuple[str, str]]:
+    return {(before.path, after.path) for before, after in found.moved_modules if before.path.count(".") < 2}
+
+
+def test_a_block_that_became_an_identity_is_of_another_class() -> None:
+    x, model = torch.randn(2, 5, 8), attentions()
+    other = copy.deepcopy(model)
+    other[1] = nn.Identity()
+    found = tv.compare(tv.trace(model, x), tv.trace(other, x))
+    assert [(a.path, a.type, b.type) for a, b in found.changed_modules] == [("1", "Attention", "Identity")]
+    assert found.moved_modules == [] and found.added_modules == []
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_swapped_layers_are_known_by_their_weights(backward: bool) -> None:
+    x, model = torch.randn(2, 5, 8), attentions()
+    other = copy.deepcopy(model)
+    other[0], other[1] = other[1], other[0]
+    found = tv.compare(tv.trace(model, x, backward=backward), tv.trace(other, x, backward=backward))
+    assert not found.same and {("0", "1"), ("1", "0")} <= swapped_modules(found)
+    assert [before.path for before, _ in found.reordered_modules] in (["0"], ["1"])
+    # the first layer computes no gradient of its input
+    assert {node.phase for node in [*found.added, *found.removed]} <= {"backward"} and found.moved == []
+
+
+def test_swapped_modules_with_names_are_known_by_their_weights() -> None:
+    x, model = torch.randn(2, 5, 8), attentions()
+    other = copy.deepcopy(model)
+    other[1].k, other[1].v = other[1].v, other[1].k
+    found = tv.compare(tv.trace(model, x), tv.trace(other, x))
+    assert not found.same and swapped_modules(found) == {("1.k", "1.v"), ("1.v", "1.k")}
+
+
+def test_other_weights_do_not_swap_layers() -> None:
+    x, model = torch.randn(2, 5, 8), attentions()
+    torch.manual_seed(1)
+    other = nn.Sequential(*(Attention() for _ in range(3)))
+    assert tv.compare(tv.trace(model, x), tv.trace(other, x)).same

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -218,8 +219,8 @@ def test_a_layer_put_in_between_alike_ones(
     around: Callable[..., nn.Module], put_in: Callable[[], nn.Module], keep: bool
 ) -> None:
     first, second, third = blocks(3)
-    one = tv.trace(around(first, second, third), X, keep=keep)
-    two = tv.trace(around(first, put_in(), second, third), X, keep=keep)
+    one = tv.trace(around(first, second, third), X, hold=keep)
+    two = tv.trace(around(first, put_in(), second, third), X, hold=keep)
     found, back = both_ways(one, two)
     assert places(found) == [("0", "0"), ("1", "2"), ("2", "3")]
     assert places(back) == [("0", "0"), ("2", "1"), ("3", "2")]
@@ -264,7 +265,7 @@ def test_weights_tell_which_of_alike_layers_is_gone() -> None:
 
 def test_layers_that_nothing_tells_apart_are_matched_by_number_and_it_says_so() -> None:
     four = blocks(4)
-    one, two = tv.trace(Stack(*four), X, keep=False), tv.trace(Stack(four[0], *four[2:]), X, keep=False)
+    one, two = tv.trace(Stack(*four), X, hold=False), tv.trace(Stack(four[0], *four[2:]), X, hold=False)
     found = tv.compare(one, two)
     assert places(found) == [(str(n), str(n)) for n in range(3)]
     assert "4 layers of A (layers.0 … layers.3) and 3 of B (layers.0 … layers.2) are alike (Block)" in str(
@@ -411,3 +412,67 @@ def test_the_figure_is_in_per_cent_with_what_it_is_of() -> None:
         assert texts[labels.index(label)] == change and all(text.endswith(" %") for text in texts)
     # beside the zero line: to the left of a bar below zero stand the names
     assert min(figure.data[-1].x) == 0
+
+
+class Pair(nn.Module):
+    """Two layers that may be one, or share their weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.a(x).relu())
+
+    def shared(self) -> Pair:
+        self.b = self.a
+        return self
+
+    def tied(self) -> Pair:
+        self.b.weight = self.a.weight
+        return self
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("change", [Pair.shared, Pair.tied])
+def test_a_shared_layer_and_a_tied_weight_are_changes(change: Callable[[Pair], Pair], backward: bool) -> None:
+    x, plain = torch.randn(2, 8), Pair()
+    one = tv.trace(plain, x, backward=backward)
+    other = tv.trace(change(copy.deepcopy(plain)), x, backward=backward)
+    for found in (tv.compare(one, other), tv.compare(other, one)):
+        assert not found.same
+        reading = [what for row in found.changed for what in row.what if row.after.phase == "forward"]
+        assert any("a.weight (parameter)" in what and "b.weight (parameter)" in what for what in reading)
+        for name in ("operations", "parameters", "FLOPs", "allocated", "bytes accessed"):
+            a, b = found.figures[name]
+            column = {"FLOPs": "flops", "allocated": "alloc_bytes", "bytes accessed": "moved_bytes"}.get(
+                name, name
+            )
+            rows = [getattr(row, column) for row in found.modules]
+            assert (sum(row[0] for row in rows), sum(row[1] for row in rows)) == (a, b), name
+
+
+@pytest.mark.parametrize(
+    "norm, x",
+    [
+        (nn.LayerNorm(8), torch.randn(4, 8)),
+        (nn.BatchNorm1d(8), torch.randn(4, 8)),
+        (nn.GroupNorm(2, 8), torch.randn(4, 8)),
+        (nn.Conv1d(1, 1, 1), torch.randn(4, 1, 8)),
+    ],
+    ids=["layer norm", "batch norm", "group norm", "convolution"],
+)
+def test_what_a_backward_returns_goes_by_its_mask(norm: nn.Module, x: Tensor) -> None:
+    whole, seed = nn.Sequential(nn.Linear(8, 8, bias=False), norm), torch.randn_like(x)
+
+    def step(*, frozen: bool) -> None:
+        model = copy.deepcopy(whole)
+        model[0].requires_grad_(not frozen)
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], foreach=False)
+        (model(x) * seed).sum().backward()
+        optimizer.step()
+
+    found = tv.compare(*(tv.trace(lambda frozen=frozen: step(frozen=frozen)) for frozen in (False, True)))
+    assert {row.after.phase for row in found.changed} == {"backward"}
+    assert not [what for row in found.changed for what in row.what if what.startswith("reads")]
+    assert found.differences().rows == []

@@ -118,7 +118,7 @@ def test_norms_are_those_of_the_gradients_before_they_went(step: Callable[..., N
         ("0", 16, ""),
         ("2", 10, ""),
     ]
-    assert sorted(flow.let_go) == ["0.bias", "0.weight", "2.bias", "2.weight"]
+    assert sorted(flow.freed) == ["0.bias", "0.weight", "2.bias", "2.weight"]
     assert "4 gradients were freed or zeroed" in str(flow)
 
 
@@ -132,7 +132,7 @@ def test_a_step_that_zeroes_first_says_nothing_of_gradients_let_go() -> None:
         optimizer.step()
 
     flow = tv.trace(step).gradients()
-    assert flow.let_go == [] and "freed" not in str(flow)
+    assert flow.freed == [] and "freed" not in str(flow)
 
 
 @pytest.mark.parametrize("fake", [False, True], ids=["numbers", "shapes"])

@@ -89,8 +89,8 @@ def test_nan_is_found_where_it_was_born():
             return torch.sqrt(x - 100).exp()
 
     flow = small(nn.Linear(3, 2), Wrong(), nn.ReLU()).gradients()
-    assert flow.born is not None and (flow.born.name, flow.born.path) == ("sqrt", "1")
-    assert "sqrt" in flow.facts()["NaN born"] and "test_tensor_stats.py" in flow.facts()["NaN born"]
+    assert flow.nan_origin is not None and (flow.nan_origin.name, flow.nan_origin.path) == ("sqrt", "1")
+    assert "sqrt" in flow.facts()["first NaN"] and "test_tensor_stats.py" in flow.facts()["first NaN"]
 
 
 def test_an_infinite_mask_is_no_nan():
@@ -99,7 +99,7 @@ def test_an_infinite_mask_is_no_nan():
             return x.masked_fill(torch.tensor([True, False, False]), float("-inf")).softmax(-1)
 
     flow = small(nn.Linear(3, 3), Masked()).gradients()
-    assert flow.born is None and flow.columns["infs"].total() == 4
+    assert flow.nan_origin is None and flow.columns["infs"].total() == 4
 
 
 def test_dead_units_are_counted_by_channel():
@@ -148,7 +148,7 @@ def test_it_says_what_it_cannot_do(tmp_path):
     with pytest.raises(TensorsMissing, match="weight"):
         t.gradients()
     with pytest.raises(TensorsMissing, match="holds no tensors"):
-        tv.trace(model, x, backward=True, keep=False).gradients()
+        tv.trace(model, x, backward=True, hold=False).gradients()
 
 
 def test_a_second_backward_does_not_spoil_the_first():
@@ -198,7 +198,11 @@ def test_nan_that_came_in_is_not_born():
     model, x = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2)), torch.ones(2, 3)
     x[0, 0] = float("nan")
     flow = tv.trace(model, x, backward=True).gradients()
-    assert flow.born is None and flow.came_in == ["input"] and "with input" in flow.facts()["NaN came in"]
+    assert (
+        flow.nan_origin is None
+        and flow.nan_inputs == ["input"]
+        and "in input" in flow.facts()["NaN before the run"]
+    )
 
 
 def test_nan_born_in_backward_is_told_with_the_line_to_mend():
@@ -208,9 +212,9 @@ def test_nan_born_in_backward_is_told_with_the_line_to_mend():
 
     flow = small(nn.Linear(3, 3), Root()).gradients()
     line = Root.forward.__code__.co_firstlineno + 1
-    assert flow.born.phase == "backward" and flow.born.site.line != line
-    assert f"test_tensor_stats.py:{line} in" in flow.facts()["NaN born"]
-    assert "(backward of " in flow.facts()["NaN born"]
+    assert flow.nan_origin.phase == "backward" and flow.nan_origin.site.line != line
+    assert f"test_tensor_stats.py:{line} in" in flow.facts()["first NaN"]
+    assert "(backward of " in flow.facts()["first NaN"]
 
 
 def test_an_infinity_that_has_nothing_to_do_with_the_nan_is_not_blamed():
@@ -221,7 +225,7 @@ def test_an_infinity_that_has_nothing_to_do_with_the_nan_is_not_blamed():
 
     x = torch.randn(4, 3, requires_grad=True)
     flow = tv.trace(Apart(), x, backward=True).gradients()
-    assert flow.born.name == "log" and flow.infinite is None and "NaN came of" not in flow.facts()
+    assert flow.nan_origin.name == "log" and flow.infinite is None and "cause of NaN" not in flow.facts()
 
 
 def test_the_infinity_that_nan_came_of_is_named():
@@ -235,7 +239,7 @@ def test_the_infinity_that_nan_came_of_is_named():
             return self.inner(h / (h - h).detach())
 
     flow = small(Divides()).gradients()
-    assert flow.infinite is not None and flow.infinite.name == "div" and "div" in flow.facts()["NaN came of"]
+    assert flow.infinite is not None and flow.infinite.name == "div" and "div" in flow.facts()["cause of NaN"]
 
 
 @pytest.mark.parametrize("what", ["weight", "input"])
@@ -245,9 +249,9 @@ def test_the_infinity_that_came_in_and_that_nan_came_of_is_named(what):
         (model.weight if what == "weight" else x)[0, 0] = float("inf")
         model.weight[1, 0] = -1.0
     flow = tv.trace(model, x, loss=lambda y: (y - y.flip(-1)).sum()).gradients()
-    assert flow.born is not None and flow.infinite_came_in == [what] and flow.infinite is None
-    assert flow.facts()["NaN came of"] == f"infinity, which came in with {what}"
-    assert flow.came_in == []
+    assert flow.nan_origin is not None and flow.infinite_inputs == [what] and flow.infinite is None
+    assert flow.facts()["cause of NaN"] == f"infinity, which was in {what}"
+    assert flow.nan_inputs == []
 
 
 def test_an_infinity_that_came_in_and_one_that_was_made_are_both_named():
@@ -260,9 +264,9 @@ def test_an_infinity_that_came_in_and_one_that_was_made_are_both_named():
             return (x.abs() + 1) * self.scale - 1 / (x * 0)
 
     flow = tv.trace(Both(), torch.ones(2, 3), backward=True).gradients()
-    assert flow.infinite_came_in == ["scale"] and flow.infinite.name == "reciprocal"
-    told = flow.facts()["NaN came of"]
-    assert told.startswith("infinity, which came in with scale and was made at reciprocal")
+    assert flow.infinite_inputs == ["scale"] and flow.infinite.name == "reciprocal"
+    told = flow.facts()["cause of NaN"]
+    assert told.startswith("infinity, which was in scale and first appeared at reciprocal")
 
 
 def test_an_infinite_mask_that_came_in_is_not_blamed_for_a_nan_made_later():
@@ -276,7 +280,7 @@ def test_an_infinite_mask_that_came_in_is_not_blamed_for_a_nan_made_later():
             return (self.inner(x) + self.mask).softmax(-1) @ (-x.abs() - 1).log().T
 
     flow = tv.trace(Masked(), torch.randn(4, 3), backward=True).gradients()
-    assert flow.born.name == "log" and flow.infinite_came_in == [] and "NaN came of" not in flow.facts()
+    assert flow.nan_origin.name == "log" and flow.infinite_inputs == [] and "cause of NaN" not in flow.facts()
 
 
 def test_gradients_that_are_infinite_without_nan_are_told_where_from():
@@ -288,8 +292,8 @@ def test_gradients_that_are_infinite_without_nan_are_told_where_from():
         first.weight.abs_()
         first.bias.abs_()
     flow = tv.trace(nn.Sequential(first, model), torch.ones(2, 3), backward=True).gradients()
-    assert flow.born is None and {row.path: row.verdict for row in flow.layers}["0"] == "exploding"
-    assert flow.facts()["infinity"] == "came in with 1.weight"
+    assert flow.nan_origin is None and {row.path: row.verdict for row in flow.layers}["0"] == "exploding"
+    assert flow.facts()["infinity"] == "was in 1.weight"
 
 
 def test_frozen_layers_and_layers_that_all_explode_are_told():

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +16,12 @@ import pytest
 import torch
 
 import torch_vis as tv
+from tests.kit.calibrations import made_up
 from torch_vis import progress
 from torch_vis.analysis.machine import calibrate as calibrating
 from torch_vis.analysis.machine import resolve
+from torch_vis.analysis.machine.host_model import FROM_CPP, from_cpp
+from torch_vis.analysis.machine.probes import ProbeSampler, clocks
 from torch_vis.analysis.machine.probes.clocks import KernelTime
 from torch_vis.analysis.machine.probes.operations import (
     ConvolutionSizes,
@@ -26,7 +30,6 @@ from torch_vis.analysis.machine.probes.operations import (
     convolutions,
     vocabularies,
 )
-from torch_vis.analysis.machine.probes.probe import ProbeSampler
 from torch_vis.analysis.machine.probes.programs import all_programs, runs
 from torch_vis.errors import NoMatch, UsageError
 from torch_vis.ops.families import KINDS
@@ -191,3 +194,36 @@ def test_a_terminal_shows_how_much_of_the_time_has_passed(
             look()
             shown.append(re.findall(r"(\d+)(?:%|/100)", screen.getvalue())[-1])
     assert shown == ["25", "75", "100"]  # and no more than all of it
+
+
+def test_what_emptying_the_caches_costs_the_code_is_no_time_of_an_operation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hot, cold, code = 2_000.0, 30_000.0, 28_000.0
+    monkeypatch.setattr(clocks, "_cold_code_ns", lambda flush: code)
+    monkeypatch.setattr(clocks, "wall", lambda work, device, count: [hot] * 3 if count == 3 else [cold])
+    # it was the mean of hot and cold, four times as much
+    (timed,) = clocks.cpu_times([lambda: lambda: None])
+    assert timed == KernelTime(hot, 1.0)
+
+
+def test_the_best_of_short_stretches_counts() -> None:
+    calls = iter(range(10**9))
+
+    def call() -> None:
+        # every second stretch is interrupted
+        if (next(calls) // 100) % 2:
+            time.sleep(2e-5)
+
+    assert clocks.best_seconds(call, "cpu") < 2e-5
+
+
+def test_operations_that_cpp_calls_cost_the_host_less() -> None:
+    layer = torch.nn.GRU(4, 4)
+    trace = tv.trace(layer, torch.ones(3, 2, 4))
+    inside = from_cpp(trace.graph)
+    assert inside.sum() == len(trace.graph) - 1 and not inside[0]
+    machine = made_up("cpu")
+    cheap = machine.host.unit_ns * FROM_CPP * len(trace.graph)
+    assert trace.latency(calibration=machine).total_ns < 2 * cheap + 5 * machine.host.unit_ns
+    assert not from_cpp(tv.trace(torch.nn.GRUCell(4, 4), torch.ones(2, 4)).graph).any()

@@ -100,6 +100,20 @@ def test_users_add_their_own_once() -> None:
         ("NVIDIA H200 NVL", "H200 NVL"),
         ("NVIDIA GH200 480GB", "GH200 96GB"),
         ("AMD Instinct MI300X", "MI300X"),
+        ("NVIDIA A100-PCIE-40GB", "A100 40GB"),
+        ("NVIDIA A100 80GB PCIe", "A100 80GB PCIe"),
+        ("NVIDIA A800-SXM4-80GB", "A100 80GB SXM"),
+        ("NVIDIA A30 PCIe", "A30"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA H100 80GB HBM2e", "H100 PCIe"),
+        ("NVIDIA H100 SXM5 80GB", "H100 SXM"),
+        ("NVIDIA H100 NVL", "H100 NVL"),
+        ("NVIDIA L40", "L40"),
+        ("NVIDIA GH200 120GB", "GH200 96GB"),
+        ("Tesla V100-PCIE-16GB", "V100 PCIe 16GB"),
+        ("Tesla V100-PCIE-32GB", "V100 PCIe 32GB"),
+        ("Tesla V100S-PCIE-32GB", "V100S PCIe 32GB"),
+        ("AMD Instinct MI250X/MI250", "MI250X"),
     ],
 )
 def test_a_drivers_name_is_recognised(device: str, name: str) -> None:
@@ -107,11 +121,24 @@ def test_a_drivers_name_is_recognised(device: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "device", ["NVIDIA GeForce RTX 4090 Laptop GPU", "H100 NVL", "A100 64GB", "orin", "T4 PCIe 32GB"]
+    "device",
+    [
+        "NVIDIA GeForce RTX 4090 Laptop GPU",
+        "H100 NVL 64GB",
+        "A100 64GB",
+        "orin",
+        "T4 PCIe 32GB",
+        "NVIDIA A100 80GB PCIe MIG 1g.10gb",
+    ],
 )
 def test_another_part_is_not_taken_for_a_like_one(device: str) -> None:
     with pytest.raises(NoMatch, match=device):
         find_hardware(device)
+
+
+def test_of_a_size_that_is_not_known_the_known_ones_are_named() -> None:
+    with pytest.raises(NoMatch, match="did you mean 'A100 40GB' or 'A100 80GB PCIe' or 'A100 80GB SXM'"):
+        find_hardware("NVIDIA A100-SXM-64GB")
 
 
 @pytest.mark.parametrize("word", ["cpu", "GPU", "nvidia"])

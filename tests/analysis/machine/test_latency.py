@@ -15,7 +15,7 @@ import torch_vis as tv
 from tests.kit.calibrations import UNIT_NS, made_up
 from tests.kit.graphs import empty_graph
 from tests.kit.traced import NAMES, traced
-from tests.kit.unknown import WithUnknown
+from tests.kit.unknown_operator import WithUnknown
 from torch_vis.analysis.machine.features import workload
 from torch_vis.analysis.machine.hardware import find_hardware
 from torch_vis.analysis.machine.host_model import Equation, HostCosts, counts, fit, per_node, usual
@@ -406,7 +406,7 @@ def test_files_that_are_no_calibration_are_refused(tmp_path: Path) -> None:
         path.write_text(content)
         with pytest.raises(error):
             tv.hardware.load(path)
-    plain = made_up().to_plain()
+    plain = made_up().to_dict()
     plain["samples"]["time_ns"].pop()
     path.write_text(json.dumps(plain))
     with pytest.raises(CorruptFile, match="length"):

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import torch_vis as tv
+from tests.kit.calibrations import made_up
 from tests.kit.graphs import empty_graph
 from tests.kit.traced import NAMES, traced
-from tests.kit.unknown import WithUnknown, opaque
+from tests.kit.unknown_operator import WithUnknown, opaque
 from torch_vis.analysis.machine.calibration import MEASURED
 from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.roofline import BOUND, RooflineReport, roofline
@@ -227,3 +228,16 @@ def test_an_element_type_without_a_figure_has_no_share() -> None:
         assert not any("no cost formula" in note for note in found.notes())
         roofs = [series.name for series in found.charts()["roofline"].guides]
         assert [name.split(":")[0] for name in roofs] == (["roof of bfloat16"] if share else [])
+
+
+def test_a_busy_calibration_says_so_and_its_peaks_are_the_best_seen() -> None:
+    machine = made_up("cpu")
+    trace = tv.trace(torch.mm, torch.ones(8, 8), torch.ones(8, 8))
+    for noise, busy in ((0.2, False), (0.9, True)):
+        notes = trace.roofline(hardware=replace(machine, noise=noise)).notes()
+        assert any("busy" in note for note in notes) == busy
+    rates = machine.samples.flops / machine.samples.time_ns * 1e9
+    best = rates[machine.samples.kind == KINDS.index("matmul")].max()
+    slow = replace(machine, peaks={"float32": best / 3})
+    assert slow.hardware.peaks["float32"] == pytest.approx(best)
+    assert machine.hardware.peaks == machine.peaks

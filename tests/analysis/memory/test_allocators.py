@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import numpy as np
@@ -12,7 +13,9 @@ from torch.nn import functional as F
 
 import torch_vis as tv
 from torch_vis.analysis.memory.caching_allocator import LARGE_SEGMENT, SMALL_SEGMENT, Pool
+from torch_vis.capture.timing.allocator_events import held_blocks
 from torch_vis.errors import UsageError
+from torch_vis.graph.lifetimes import in_place_sums
 from torch_vis.graph.text import size
 
 MIB = 1 << 20
@@ -54,6 +57,37 @@ def test_what_an_earlier_run_left_behind_is_seen_to_go() -> None:
     step(x)
     report = tv.measure.memory(step, x)
     assert abs(int(report.events.change.sum())) < 4096  # new gradients in the place of old ones
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("stepped", [True, False])
+def test_gradients_that_python_never_saw_are_measured(set_to_none: bool, stepped: bool) -> None:
+    """A gradient that only C++ has touched is no object of Python's, and takes memory all the same."""
+    model, x = nn.Linear(1024, 1024, bias=False), torch.ones(8, 1024)
+
+    def step() -> None:
+        model.zero_grad(set_to_none=set_to_none)
+        model(x).sum().backward()
+
+    if stepped:
+        step()
+    weight = 4 * 1024 * 1024
+    others = sum(held_blocks().values()) - (1 + stepped) * weight
+    report = tv.measure.memory(step)
+    assert report.events.start_bytes == others + 2 * weight
+    # a gradient that is kept is there while the new one is added to it
+    assert 0 <= report.added_bytes - (0 if set_to_none else weight) < 200_000
+
+
+def test_what_only_a_graph_holds_is_measured() -> None:
+    kept: list[torch.Tensor] = []
+
+    def forward(x: torch.Tensor) -> None:
+        kept[:] = [(x * 2).sin().exp().sum()]  # sin saves its input, which nothing else holds
+
+    x = torch.ones(MIB, requires_grad=True)
+    before = sum(held_blocks().values())
+    assert tv.measure.memory(forward, x).events.start_bytes - before == pytest.approx(2 * 4 * MIB, abs=1024)
 
 
 CONVOLUTIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...], int, int]] = {
@@ -176,7 +210,7 @@ def test_the_peak_of_a_training_step_is_predicted(make: Callable[[], tuple[nn.Mo
 
     predicted = tv.trace(two_steps, fake=True).memory()
     measured = tv.measure.memory(step)
-    others = measured.events.start_bytes - int(tv.trace(step, keep=False).memory().blocks.after[:, -1].sum())
+    others = measured.events.start_bytes - int(tv.trace(step, hold=False).memory().blocks.after[:, -1].sum())
     taken = measured.peak_bytes - max(0, others)  # tensors of other tests are not this step's
     assert predicted.allocator_peak_bytes == pytest.approx(taken, rel=0.02)
 
@@ -193,6 +227,71 @@ def test_gradients_that_torch_adds_in_place_are_not_counted_twice() -> None:
     grown = measured.peak_bytes - measured.events.start_bytes
     predicted = trace.memory().allocator_peak_bytes - 4 * MIB  # x was there before
     assert predicted == pytest.approx(grown, rel=0.01)
+
+
+class Packed(nn.Module):
+    """A recurrent layer on packed sequences: in backward, gradients meet at every step."""
+
+    def __init__(self, layer: type[nn.Module]) -> None:
+        super().__init__()
+        self.inner = layer(32, 64)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return self.inner(nn.utils.rnn.pack_padded_sequence(x, lengths))[0].data
+
+
+@pytest.mark.parametrize("layer", [nn.GRU, nn.LSTM])
+def test_the_peak_is_that_of_a_run_that_nobody_records(layer: type[nn.Module]) -> None:
+    model, x, lengths = Packed(layer), torch.ones(24, 16, 32), torch.arange(24, 8, -1)
+
+    def run() -> None:
+        inputs = x.clone()
+        output = copy.deepcopy(model)(inputs, lengths)
+        output.sum().backward()
+
+    measured = tv.measure.memory(run).added_bytes
+    report = tv.trace(model, x, lengths, backward=True).memory()
+    assert report.peak_bytes == pytest.approx(measured, abs=1024)
+    assert sum(tensor.size_bytes for tensor in report.peak) == report.peak_bytes
+    assert sum(share.size_bytes for share in report.by_use) == report.peak_bytes
+    assert (
+        sum(lane.max() for lane in report.timeline.values())
+        >= report.peak_bytes
+        == max(np.sum(list(report.timeline.values()), axis=0))
+    )
+
+
+def sums(t: tv.Trace) -> int:
+    return len(in_place_sums(t.graph).made)
+
+
+def test_only_autograd_itself_adds_in_place() -> None:
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
+            first, second = gradient * 1, gradient * 1
+            return first + second
+
+    def hooked(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y.register_hook(lambda gradient: gradient * 1 + gradient * 2)
+        return y.sin()
+
+    def twice_derived(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin() * x.cos()
+        (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        return gradient.detach()
+
+    x = torch.ones(8, requires_grad=True)
+    assert sums(tv.trace(lambda x: x.sin() + x.cos(), x, backward=True)) == 1
+    assert sums(tv.trace(lambda x: torch.autograd.grad(x.sin() + x.cos(), x, torch.ones(8)), x)) == 1
+    assert sums(tv.trace(Twice.apply, x, backward=True)) == 0
+    assert sums(tv.trace(hooked, x, backward=True)) == 0
+    assert sums(tv.trace(twice_derived, x)) == 0
 
 
 def test_measure_memory_refuses_what_it_cannot_run() -> None:

@@ -17,8 +17,7 @@ from tests.kit.traced import traced
 from torch_vis.analysis.fusion import groups as merging
 from torch_vis.analysis.fusion.dependences import Rel
 from torch_vis.analysis.partition import parts as reasons
-from torch_vis.analysis.partition.cuts import FULL, touched
-from torch_vis.analysis.partition.parts import Parts
+from torch_vis.analysis.partition.parts import FULL, Parts, touched
 from torch_vis.analysis.partition.report import PartitionReport
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.schema import Kind as Read

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import torch_vis as tv
 from tests.kit.frontends import OTHERWISE
-from tests.kit.observed import torch_globals
+from tests.kit.side_effects import torch_globals
 from tests.zoo import ZOO, close_process_group, first_difference
 from torch_vis.errors import CaptureFailed, NoMatch, TensorsMissing, UsageError
 
@@ -30,7 +30,7 @@ def test_the_zoo_through_a_front_end(name: str, via: str) -> None:
     if name in OTHERWISE[via]:
         pytest.skip(OTHERWISE[via][name])
     model, args, kwargs = case.make()
-    eager = tv.trace(model, *args, kwargs=kwargs, backward=case.backward, keep=False)
+    eager = tv.trace(model, *args, kwargs=kwargs, backward=case.backward, hold=False)
     close_process_group()
     model, args, kwargs = case.make()
     try:
@@ -153,6 +153,29 @@ def test_partitions_are_scopes_of_one_connected_graph() -> None:
     )  # not torch's wrapper of it
     assert torch.equal(t.output, made(Broken)(X))
     t.check()
+
+
+@pytest.mark.parametrize("via", ["dynamo", "aot"])
+def test_what_ran_in_the_partitions_of_a_function_is_not_called_eager(via: str) -> None:
+    layer = made(Plain)
+
+    class Called:
+        def __call__(self, x: Tensor) -> Tensor:
+            return layer(x)["y"].cos()
+
+    def with_break(x: Tensor) -> Tensor:
+        y = layer(x)["y"].sin()
+        torch._dynamo.graph_break()
+        return y.cos() * 2
+
+    for function, breaks in ((with_break, 1), (Called(), 0), (lambda x: x.sin() @ x.T, 0)):
+        t = tv.trace(function, X, via=via)
+        assert len(t.breaks) == breaks and not t.breaks.lost and not any(row.lost for row in t.breaks)
+        assert "eager mode" not in f"{t.breaks}{t.table(width=200)}"
+        assert {scope.path for scope in t.graph.scopes if scope.kind == "compiled"} == {
+            f"{'partition' if via == 'dynamo' else 'forward'} {number}" for number in range(breaks + 1)
+        }
+        assert t.meta["model"] is None, "a graph of Dynamo's is not the user's model"
 
 
 def test_a_break_names_the_partition_that_it_ended_and_what_ran_eager() -> None:

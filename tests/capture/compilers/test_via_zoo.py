@@ -64,7 +64,7 @@ pytestmark = pytest.mark.usefixtures("fresh_compiler")
 def captured(case: Case, via: str) -> tuple[tv.Trace, tv.Trace]:
     """The case as it runs, and through a front-end."""
     model, args, kwargs = case.make()
-    eager = tv.trace(model, *args, kwargs=kwargs, backward=case.backward, keep=False)
+    eager = tv.trace(model, *args, kwargs=kwargs, backward=case.backward, hold=False)
     close_process_group()
     model, args, kwargs = case.make()
     return eager, tv.trace(model, *args, kwargs=kwargs, backward=case.backward, via=via)

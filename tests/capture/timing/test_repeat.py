@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,10 @@ import torch
 from torch import Tensor, nn
 
 import torch_vis as tv
-from tests.kit.observed import observe, plain_run, torch_globals
+from tests.kit.side_effects import observe, plain_run, torch_globals
 from tests.zoo import ZOO, Case, close_process_group, first_difference, floating_sum
 from torch_vis import progress as progress_file
+from torch_vis.capture.timing import profiler_events, repeat
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -189,7 +192,7 @@ def test_a_repetition_that_raises_is_told_and_the_trace_stands() -> None:
 
 def test_without_keeping_tensors() -> None:
     model = nn.BatchNorm1d(3).train()
-    t = tv.trace(model, torch.rand(4, 3), repeat=2, keep=False)
+    t = tv.trace(model, torch.rand(4, 3), repeat=2, hold=False)
     assert model.num_batches_tracked == torch.tensor(1) and t.meta["repeat"] == 2
     with pytest.raises(tv.errors.TensorsMissing):
         t.check()
@@ -332,3 +335,99 @@ def test_a_terminal_shows_how_far_it_is(
     shown = capsys.readouterr()
     assert shown.out == "" and "timing" in shown.err
     assert rich or "timing 3/3" in shown.err
+
+
+# ---------------------------------------------------------------- how often, and what is left attached
+
+
+def test_it_says_how_often_the_program_ran(capsys: pytest.CaptureFixture[str]) -> None:
+    def program(x: Tensor) -> Tensor:
+        print("ran")
+        return x.sin()
+
+    t = tv.trace(program, torch.rand(3), repeat=5)
+    assert t.time().executions == capsys.readouterr().out.count("ran") == 19
+    assert t.meta["executions"] == {"recorded": 4, "plain": 5, "with calls timed": 5, "profiled": 5}
+    assert t.time().facts()["runs in all"].startswith("19: ")
+    assert tv.trace(program, torch.rand(3)).time().executions == 1
+
+
+def test_runs_that_are_timed_come_before_the_device_is_profiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device's profiler slows down what comes after it, the runs whose times are shown among them."""
+    order: list[str] = []
+
+    @contextmanager
+    def attached() -> Iterator[profiler_events.DeviceProfiler]:
+        order.append("attached")
+        yield profiler_events.DeviceProfiler()
+        order.append("let go")
+
+    monkeypatch.setattr(repeat, "_uses_cuda", lambda graph: True)
+    monkeypatch.setattr(repeat, "_settle", lambda kernels: None)
+    monkeypatch.setattr(repeat, "device_profiler", attached)
+    monkeypatch.setattr(repeat, "_wake", lambda kernels: None)
+    for kind in ("plain", "followed", "profiled", "recorded", "on_device"):
+        monkeypatch.setattr(repeat.Repeats, f"_{kind}", lambda self, kind=kind: order.append(kind))
+    tv.trace(nn.Linear(2, 2), torch.rand(1, 2), repeat=4)
+    timed = [place for place, kind in enumerate(order) if kind in ("plain", "followed", "profiled")]
+    assert len(timed) == 12 and max(timed) < order.index("attached") and order[-1] == "let go"
+    assert order.count("recorded") == 3 and order.count("on_device") == 4
+
+
+def test_a_run_that_gives_lazy_parameters_their_shapes_is_not_repeated() -> None:
+    """It cannot be run again from where it began; gradients and statistics stay those of one run."""
+
+    def state(repeat: int) -> tuple[list[torch.Tensor], tv.Trace]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.LazyLinear(4), torch.nn.LazyBatchNorm1d(), torch.nn.LazyLinear(2)
+        )
+        trace = tv.trace(model, torch.randn(5, 3), loss=lambda output: output.sum(), repeat=repeat)
+        tensors = [
+            *(parameter.grad for parameter in model.parameters()),
+            *model.parameters(),
+            *model.buffers(),
+        ]
+        return [tensor.clone() for tensor in tensors if tensor is not None], trace
+
+    (plain, _), (repeated, trace) = state(0), state(2)
+    assert all(map(torch.equal, plain, repeated)) and len(plain) == len(repeated)
+    assert any("lazy parameters" in limit for limit in trace.limits)
+
+
+class FakeProfile:
+    """Stands for torch's profiler on a device: notes what the environment asks for when a block ends."""
+
+    asked: list[str | None]
+
+    def __init__(self, **options: Any) -> None:
+        pass
+
+    def __enter__(self) -> FakeProfile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.asked.append(os.environ.get("TEARDOWN_CUPTI"))
+
+
+@pytest.mark.parametrize("version, asked, expected", [
+    ("12.8", None, ["0", "1"]), ("12.8", "1", ["0", "1"]), ("13.0", None, ["0", "1"]),
+    ("12.4", None, ["0"]), ("12.8", "0", ["0"]), (None, None, ["0"]),
+])  # fmt: skip
+def test_the_devices_profiler_is_let_go_of(
+    monkeypatch: pytest.MonkeyPatch, version: str | None, asked: str | None, expected: list[str]
+) -> None:
+    FakeProfile.asked = []
+    monkeypatch.setattr(profiler_events.profiler, "profile", FakeProfile)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.version, "cuda", version)
+    if asked is None:
+        monkeypatch.delenv("TEARDOWN_CUPTI", raising=False)
+    else:
+        monkeypatch.setenv("TEARDOWN_CUPTI", asked)
+    with profiler_events.device_profiler() as state, FakeProfile():
+        pass
+    assert FakeProfile.asked == expected
+    assert os.environ.get("TEARDOWN_CUPTI") == asked
+    stays = version is not None and expected == ["0"]
+    assert (state.reason is not None) == stays and (not stays or "stays attached" in str(state.reason))

@@ -13,9 +13,8 @@ import pytest
 
 from tests.kit.labels import written
 from torch_vis.errors import NoMatch
-from torch_vis.views.charts.chart import QUIET, Axis, Chart, Series, axis_text, draw, scale
+from torch_vis.views.charts.chart import QUIET, Axis, Chart, Series, axis_text, draw, marked, scale
 from torch_vis.views.charts.labels import families, named_ticks
-from torch_vis.views.charts.marks import marked
 
 LAYERS = [f"model.h.{block}.{part}" for block in range(24) for part in ("ln", "attn", "mlp")]
 STACK = ["model.embed", *LAYERS, "model.head"]

@@ -120,7 +120,7 @@ def runs(figure: Any, name: str) -> list[list[tuple[float, float]]]:
 @pytest.fixture(scope="module")
 def bert() -> tv.Trace:
     model, args, kwargs = ZOO["bert"].make(full=True)
-    return tv.trace(model, *args, kwargs=kwargs, backward=True, keep=False)
+    return tv.trace(model, *args, kwargs=kwargs, backward=True, hold=False)
 
 
 @pytest.mark.parametrize("depth", ["auto", 1, 3, None])

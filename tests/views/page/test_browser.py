@@ -16,6 +16,7 @@ from torch import nn
 import torch_vis as tv
 from tests.kit.browser import browser, needs_browser
 from tests.kit.graphs import empty_graph
+from tests.kit.nested import nested_trace
 from tests.views.figure.test_renderers import hostile_model
 from torch_vis.graph import Metrics
 
@@ -283,7 +284,7 @@ def test_search_finds_flies_and_filters(page: Page) -> None:
     assert page.js("return P.operations()[P.node()].path") == "blocks.4"
     page.until("return P.selection()?.kind === 'op'")
     page.until(
-        "const {x, y} = P.selection().rect, s = document.querySelector('.graph').getBoundingClientRect();"
+        "const [x, y] = P.selection().rect, s = document.querySelector('.graph').getBoundingClientRect();"
         "return x > s.left && y > s.top && x < s.right && y < s.bottom && P.camera().scale > 0.5"
     )
     page.press("/")
@@ -291,14 +292,86 @@ def test_search_finds_flies_and_filters(page: Page) -> None:
     page.until("return document.querySelector('.results .error')")
 
 
+def test_enter_takes_the_row_that_the_arrows_chose(page: Page) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    page.press("/")
+    page.press("blocks.")
+    page.until("return P.searchResults()?.modules.length > 3")
+    page.press(Keys.ARROW_DOWN, Keys.ARROW_DOWN)
+    chosen = page.text(".results .row.on .path")
+    assert chosen == page.js("return P.searchResults().modules[2]")
+    assert page.text(".results .row.on mark") == "blocks."
+    page.press(Keys.ENTER)
+    page.until("return P.selection()?.path === arguments[0]".replace("arguments[0]", repr(chosen)))
+
+
+def test_keys_work_after_a_list_was_used(page: Page) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    page.js("document.querySelector('select[aria-label=\"Heat map\"]').focus()")
+    page.press(Keys.ARROW_DOWN)
+    page.until("return P.state().heat")
+    page.press("m")
+    page.until("return P.state().dock === 'memory'")
+    page.js("document.querySelector('select[aria-label=Phases]').focus()")
+    page.press(Keys.ESCAPE)
+    page.press("o")
+    assert page.js("return P.state().mode") == "side"
+
+
+def test_a_module_that_ran_nothing_says_so(driver: Any, tmp_path: Path) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    tv.trace(nn.Sequential(nn.Linear(2, 2), nn.Identity()), torch.ones(1, 2)).save(tmp_path / "x.html")
+    page = Page(driver, tmp_path / "x.html").open()
+    page.press("/")
+    page.press("Identity")
+    page.until("return P.searchResults()?.modules.length === 1")
+    assert "ran no operation" in page.text(".results .row")
+    page.press(Keys.ENTER)
+    page.until("return document.querySelector('.toast').innerText.includes('ran no operation')")
+
+
+def test_every_change_of_the_view_can_be_undone(page: Page) -> None:
+    def shown() -> list[Any]:
+        return [
+            page.labels(),
+            page.js("const {mode, heat, dock, tab} = P.state(); return [mode, heat, dock, tab]"),
+        ]
+
+    page.js("P.link()")
+    states = [shown()]
+    for change in ("return P.openAll()", "P.heat('flops')", "return P.phases('over')", "P.dock('memory')"):
+        page.js(change)
+        page.js("P.link()")
+        states.append(shown())
+    assert len({json.dumps(state) for state in states}) == len(states)
+    for state in reversed(states[:-1]):
+        page.press("u")
+        labels = json.dumps(json.dumps(state[0], separators=(",", ":"), ensure_ascii=False))
+        page.until(f"return JSON.stringify(P.boxes().map(b => b.label)) === {labels}")
+        assert shown() == state
+    page.driver.forward()
+    page.until(
+        "return P.state().heat === null && P.boxes().length > arguments[0]".replace(
+            "arguments[0]", str(len(states[0][0]))
+        )
+    )
+    assert shown() == states[1]
+    page.driver.back()
+    page.until(f"return P.boxes().length === {len(states[0][0])}")
+    assert shown() == states[0]
+
+
 def test_heat_map_with_a_legend(page: Page, net_trace: tv.Trace) -> None:
     assert page.js("return P.state().heat") is None
     page.press("h")
     page.until("return P.state().heat && document.querySelector('.ramp')")
     page.js("P.heat('time_ns')")
-    assert "inclusive time" in page.text(".legend") and " s" in page.text(".legend").replace(
-        "µs", " s"
-    ).replace("ms", " s")
+    assert "time" in page.text(".legend") and " s" in page.text(".legend").replace("µs", " s").replace(
+        "ms", " s"
+    )
     times, nodes = net_trace.metrics["time_ns"], net_trace.graph.find("stem", phase="forward")
     assert page.box("stem", column=0)["heat"] == sum(times[node.index] for node in nodes)
     page.press("H")
@@ -364,6 +437,7 @@ def test_summary_and_limits(make: Callable[[tv.Trace], Page]) -> None:
 def test_arrows_walk_producers_and_consumers(page: Page) -> None:
     from selenium.webdriver.common.keys import Keys
 
+    page.js("return P.depth(1)")
     page.click("stem")
     page.press(Keys.ARROW_DOWN)
     page.until("return P.selection().label !== 'stem'")
@@ -510,3 +584,19 @@ def test_a_comparison(driver: Any, tmp_path: Path) -> None:
     assert known == forward[1] - forward[0]
     assert "added" in page.text(".summary")
     assert page.complaints() == []
+
+
+def test_modules_nested_2_000_deep_are_drawn_searched_and_fitted(driver: Any, tmp_path: Path) -> None:
+    """What a frame keeps for its name once grew with every level, to sizes at which numbers no longer count."""
+    path = tmp_path / "nested.html"
+    nested_trace(2_000).save(path)
+    page = Page(driver, path).open()
+    page.js("return P.openAll()")
+    assert page.js("return P.state().height") < 2_000 * 300
+    assert len(page.boxes(kind="module")) == 2_000
+    page.press("/", *"mul", "\ue007")
+    page.until("return P.searchResults()?.total === 2000")
+    page.press("\ue00c", "f")
+    page.js("P.fit()")
+    assert page.js("return P.boxes().length") >= 4_000
+    assert not page.complaints()

@@ -402,13 +402,34 @@ def test_the_timeline_has_axes_and_only_what_can_be_seen(page: Page) -> None:
 def test_the_flame_chart_tells_phases_and_what_lies_between(page: Page) -> None:
     page.press("t")
     page.until("return P.flame()")
-    page.js(
-        "const c = document.querySelector('.flame canvas'), b = c.getBoundingClientRect();"
-        "c.dispatchEvent(new PointerEvent('pointermove', {clientX: b.left + 40, clientY: b.top + 45}))"
-    )
-    assert "forward" in page.text(".flame-note") and "between them" in page.text(".flame-note")
+    # The widest bar of a module below the root: where it lies depends on how long the run took.
     box, at = page.js(
-        "const [r, b] = ['.flame-note', '.flame canvas'].map(s => document.querySelector(s).getBoundingClientRect());"
-        "return [[r.left - b.left, r.top - b.top], [40, 45]]"
+        "const c = document.querySelector('.flame canvas'), b = c.getBoundingClientRect();"
+        "const bar = P.flame().filter(f => f.scope > 0 && f.row > 0).sort((f, g) => g.w - f.w)[0];"
+        "const [x, y] = [Math.max(bar.x, b.left) + Math.min(bar.w, 40) / 2, bar.y + bar.h / 2];"
+        "c.dispatchEvent(new PointerEvent('pointermove', {clientX: x, clientY: y}));"
+        "const r = document.querySelector('.flame-note').getBoundingClientRect();"
+        "return [[r.left - b.left, r.top - b.top], [x - b.left, y - b.top]]"
     )
+    note = page.text(".flame-note")
+    assert ("forward" in note or "backward" in note) and "between them" in note
     assert abs(box[0] - at[0]) < 60 and abs(box[1] - at[1]) < 90, "beside the pointer"
+
+
+def test_the_first_panel_says_where_time_and_memory_went(page: Page) -> None:
+    titles = page.js("return [...document.querySelectorAll('.summary h3')].map(t => t.textContent)")
+    assert [title.split(":")[0] for title in titles[:5]] == [
+        "Time",
+        "Time by module",
+        "Time by operator",
+        "Time by line",
+        "Memory at the peak",
+    ]
+    assert titles[-1] == "Machine"
+    row = "[...document.querySelectorAll('.summary .share.link')].find(r => /mm/.test(r.textContent))"
+    name = page.js(f"return {row}.querySelector('.name').textContent")
+    page.js(f"{row}.click()")
+    page.until("return P.state().heat === 'time_ns' && P.state().marked")
+    found = page.js("return P.searchResults()")
+    names = [operation["name"] for operation in page.js("return P.operations()")]
+    assert found["total"] == names.count(name) > 0

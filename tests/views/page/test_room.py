@@ -31,9 +31,9 @@ def shown_whole(page: Page) -> bool:
     return bool(
         page.js(
             "const o = document.querySelector('.graph').getBoundingClientRect();"
-            "const over = ['.legend-box', '.zoom', '.show-side', 'aside']"
+            "const over = ['.zoom', '.show-side', 'aside']"
             ".map(s => document.querySelector(s).getBoundingClientRect()).filter(r => r.width && r.height);"
-            "return P.boxes().every(({rect: {x, y, w, h}}) => {"
+            "return P.boxes().every(({rect: [x, y, w, h]}) => {"
             "const [r, b] = [x + w, y + h];"
             "return x >= o.left && y >= o.top && r <= o.right && b <= o.bottom"
             " && over.every(v => r <= v.left || x >= v.right || b <= v.top || y >= v.bottom); })"
@@ -97,7 +97,8 @@ def test_from_afar_no_button_lies_on_a_box_or_on_another(page: Page, scale: floa
     page.js("P.camera({scale: arguments[0], x: 0, y: 0})", scale)
     found = page.js(
         "const z = P.buttons().filter(b => b.isOpen).map(b => b.rect);"
-        "const leaves = P.boxes().filter(b => b.opening === 'closed').map(b => b.rect);"
+        "const leaves = P.boxes().filter(b => b.opening === 'closed')"
+        ".map(({rect: [x, y, w, h]}) => ({x, y, w, h}));"
         "const meet = (a, b) => a.x < b.x + b.w && b.x < a.x + a.w && a.y < b.y + b.h && b.y < a.y + a.h;"
         "return [z.length, z.filter(a => leaves.some(b => meet(a, b))).length,"
         "z.filter((a, i) => z.some((b, j) => j > i && meet(a, b))).length]"

@@ -14,7 +14,13 @@ import torch
 
 import torch_vis as tv
 from tests.kit.browser import browser, needs_browser
-from torch_vis.views import notebook
+from torch_vis.views.page import show as page_show
+
+
+@pytest.fixture(autouse=True)
+def display(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.delenv("SSH_CONNECTION", raising=False)
 
 
 @pytest.fixture
@@ -47,6 +53,22 @@ def test_show_without_a_browser_says_where_the_page_is(
         assert told[0].filename == __file__
 
 
+def test_without_a_display_no_browser_takes_the_terminal(
+    trace: tv.Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``webbrowser`` would start w3m or lynx in the terminal, in which the page is empty."""
+    monkeypatch.setattr(sys, "platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(webbrowser, "open", lambda address: pytest.fail("a browser was started"))
+    with pytest.warns(UserWarning, match="no browser could be started here"):
+        trace.show()
+    monkeypatch.setenv("BROWSER", "mine")  # an editor on another machine says so how it opens pages
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: opened.append(address) or True)
+    assert [Path(trace.show()).as_uri()] == opened
+
+
 def test_show_in_a_notebook_displays_the_page(trace: tv.Trace, monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[Any] = []
     display = types.ModuleType("IPython.display")
@@ -63,7 +85,7 @@ def test_show_in_a_notebook_displays_the_page(trace: tv.Trace, monkeypatch: pyte
 def test_a_page_too_large_for_a_notebook_is_left_out(
     trace: tv.Trace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notebook, "LARGEST", 1000)
+    monkeypatch.setattr(page_show, "LARGEST", 1000)
     shown = trace._repr_html_()
     assert "<iframe" not in shown and "<svg" in shown
 

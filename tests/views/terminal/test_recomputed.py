@@ -41,8 +41,8 @@ def marked(forest: Any) -> list[str]:
 def test_rows_have_the_figures_of_the_printed_table(reentrant: bool, inside: bool) -> None:
     _, trace = traced(reentrant, inside)
     forest, outline = TraceSource(trace).forest, ModuleTable(trace.graph, trace.metrics)
-    assert len(forest) == len(outline.blocks), "a module has one row"
-    blocks = {(block.path, block.type): block for block in outline.blocks}
+    assert len(forest) == len(outline.modules), "a module has one row"
+    blocks = {(block.path, block.type): block for block in outline.modules}
     numbers = forest.numbers
     for row in range(1, len(forest)):
         block = blocks[forest.paths[row], forest.types[row]]

@@ -261,7 +261,10 @@ def columns(text: str) -> list[str]:
 def test_bytes_moved_are_a_column() -> None:
     trace = tv.trace(nn.Sequential(Block(4), nn.ReLU()), torch.ones(2, 4), backward=True)
     text = show(trace, width=200)
-    assert columns(text)[-4:] == ["time", "allocated", "FLOPs", "moved"] and columns(text).count("moved") == 2
+    assert (
+        columns(text)[-4:] == ["time", "allocated", "FLOPs", "accessed"]
+        and columns(text).count("accessed") == 2
+    )
     figures = {row.path: row for row in trace.summary().modules if row.kind == "module"}
     for path, label in (("0", "0 "), ("0.up", "up"), ("1", "1 ")):
         cells = row(text, label)
@@ -273,9 +276,9 @@ def test_columns_that_there_is_no_room_for_are_named() -> None:
     model = nn.Sequential(*(nn.Sequential(Block(4)) for _ in range(3)), nn.Linear(4, 1_000))
     trace = tv.trace(model, torch.ones(2, 4), backward=True)
     text = show(trace)
-    assert {"FLOPs", "moved"} <= set(columns(text))
+    assert {"FLOPs", "accessed"} <= set(columns(text))
     (told,) = re.findall(r"• no room for (.*); t\.table\(width=(\d+)\) has all columns", text)
-    assert told[0].endswith("backward FLOPs, backward moved")
+    assert told[0].endswith("backward FLOPs, backward accessed")
     whole = show(trace, width=int(told[1]))
     assert "no room for" not in whole and columns(whole) == columns(show(trace, width=300))
     assert "no room for" in show(trace, width=int(told[1]) - 1)
@@ -324,7 +327,7 @@ def test_what_backward_computes_again_counts_in_the_backward_columns_of_its_modu
     graph, outline = trace.graph, ModuleTable(trace.graph, trace.metrics)
     again = graph.find(flag="recompute")
     assert again
-    paths = [block.path for block in outline.blocks[1:]]
+    paths = [block.path for block in outline.modules[1:]]
     assert len(set(paths)) == len(paths)  # a module has one place
     text = show(trace)
     assert [line.split()[0] for line in body(text) if line[0] not in " │├└"] == ["Checkpointed", "·"]
@@ -337,12 +340,12 @@ def test_what_backward_computes_again_counts_in_the_backward_columns_of_its_modu
             sum(getattr(part, name) + getattr(part, behind) for part in parts) == trace.metrics[name].total()
         )
     assert sum(part.ops + part.backward_ops for part in parts) == len(graph)
-    assert {block.calls for block in outline.blocks} == {1}
+    assert {block.calls for block in outline.modules} == {1}
     assert f"{len(again)} of the operations of backward" in text and "computed again" in text
     assert sum(part.recomputed_ops for part in parts) == len(again)
     called = {scope.path for scope in graph.scopes if scope.kind == "module"}
     for path in called:
-        block = next(block for block in outline.blocks if block.path == path and block.kind == "module")
+        block = next(block for block in outline.modules if block.path == path and block.kind == "module")
         assert block.recomputed == (
             (path + ".").startswith("layers.") and (not inside or path.count(".") == 2)
         ), path
@@ -372,13 +375,13 @@ def test_the_time_of_what_is_computed_again_is_not_forward_time(reentrant: bool)
     outline, time = ModuleTable(trace.graph, trace.metrics), trace.metrics["scope_time_ns"]
     model = next(scope.index for scope in trace.graph.scopes if scope.type == "Checkpointed")
     inside = [scope for scope in trace.graph.scopes if scope.parent and scope.parent.index == model]
-    layers = [block for block in outline.blocks if block.type == "Sequential"]
+    layers = [block for block in outline.modules if block.type == "Sequential"]
     assert len(layers) == 3
     for block in layers:
         assert block.sums.time_ns == sum(time[scope.index] for scope in inside if scope.path == block.path)
         assert block.sums.backward_ns
     own = trace.metrics["scope_self_ns"].total()
-    assert sum(block.sums.self_ns or 0 for block in outline.blocks) == own  # none of it is lost
+    assert sum(block.sums.self_ns or 0 for block in outline.modules) == own  # none of it is lost
 
 
 def test_without_checkpoints_nothing_is_said_to_be_computed_again() -> None:

@@ -162,7 +162,7 @@ def test_a_copy_that_holds_the_same_numbers_is_not_another_tensor() -> None:
     found = differing(one, two, torch.randn(4, 8))
     [row] = found.origins
     assert row.a.name == "gelu" and row.input_error == 0 and row.reads == ""
-    assert found.facts()["in short"].endswith("it is called differently, approximate: none → 'tanh'")
+    assert found.facts()["in short"].endswith("it is called differently, approximate: 'none' → 'tanh'")
 
 
 def test_a_part_of_what_differs_may_differ_by_more_than_all_of_it() -> None:
@@ -206,6 +206,7 @@ def test_a_normalisation_in_training_and_not_is_compared_by_what_both_make() -> 
 def test_dropout_in_training_and_not_is_where_the_runs_part() -> None:
     found = trained(nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 8))
     assert found.facts()["in short"] == (
+        "2 Dropout(training=True) → Dropout(training=False); "
         "the runs part at addmm in 3, which reads another tensor: relu in 1 instead of mul in 2 (only in A)"
     )
 

@@ -51,12 +51,15 @@ def both(y: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
     ids=["dict", "tuple", "nested"],
 )
 def test_the_only_output_of_each_side_is_compared(give: Callable[[Tensor, Tensor], Any], name: str) -> None:
-    for found in ((one := compared(plain, give)), tv.compare(one.b, one.a)):
+    one = compared(plain, give)
+    # from B's side the operation that A lacks is one that was taken away
+    for found, change in ((one, "added"), (tv.compare(one.b, one.a), "removed")):
         differences = found.differences()
         [(kind, gap)] = differences.results.values()
         assert kind == "output" and gap.largest == pytest.approx(1, rel=1e-5)
         assert differences.uncompared == {} and not differences.same
-        assert differences.facts()["in short"].startswith("results differ by")
+        in_short = differences.facts()["in short"]
+        assert in_short.startswith(f"(root) add {change}") and "; results differ by" in in_short
     assert pairs(one) == {"output": name}
     assert one.changed_outputs == {"output": f"called {name} in B"}
     assert "add (only in B) instead of addmm in head" in one.differences().facts()["in short"]
@@ -88,7 +91,8 @@ def test_what_is_not_certain_is_not_matched() -> None:
     found = compared(plain, lambda y, _: (y * 2, y * 3)).differences()
     assert found.results == {} and not found.same
     assert found.facts()["in short"] == (
-        "no output could be compared: output (only in A); output.0, output.1 (only in B); nothing else differs"
+        "(root) mul, mul added; no output could be compared: output (only in A); output.0, output.1 (only in B); "
+        "nothing else differs"
     )
 
 
@@ -97,7 +101,8 @@ def test_names_in_containers_of_one_kind_are_names() -> None:
     assert pairs(found) == {"output.y": "output.y"}
     assert found.changed_outputs == {"output.a": "only in A", "output.b": "only in B"}
     assert found.differences().facts()["in short"] == (
-        "no difference in what could be compared; not compared: output.a (only in A); output.b (only in B)"
+        "no difference in what could be compared; not compared: output.a (only in A); output.b (only in B); "
+        "what changed: (root) exp → sin"
     )
 
 
@@ -105,5 +110,5 @@ def test_an_output_of_another_shape_is_not_called_the_same() -> None:
     found = compared(plain, lambda y, _: y.flatten()).differences()
     assert not found.same
     assert found.facts()["in short"] == (
-        "no output could be compared: output (not comparable); nothing else differs"
+        "(root) view added; no output could be compared: output (not comparable); nothing else differs"
     )

@@ -100,7 +100,7 @@ def test_a_late_change_is_not_hidden_by_weights_that_differ_from_the_start() -> 
     [row] = found.rewired
     assert row.a.path == "2.down" and row is not found.first
     told = found.facts()["in short"]
-    assert told.startswith("the runs part at addmm in 2.down")
+    assert told.startswith("2.act GELU → ReLU; the runs part at addmm in 2.down")
     assert "the runs also start from different inputs or weights, most of all 0.attention.qkv.weight" in told
 
 
@@ -109,7 +109,7 @@ def test_an_operation_that_is_called_otherwise_is_news_whatever_comes_in(noise: 
     found = changed(activation(lambda: nn.GELU("tanh")), noise, blocks=(1, 2))
     born = [row.a.path for row in found.origins if row.a.phase == "forward"]
     assert born == ["1.act", "2.act"] and found.rewired == []
-    assert "called differently, approximate: none → 'tanh'" in found.facts()["in short"]
+    assert "called differently, approximate: 'none' → 'tanh'" in found.facts()["in short"]
 
 
 def split(block: Block) -> None:

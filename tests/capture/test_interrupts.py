@@ -1,0 +1,296 @@
+"""Ctrl-C at any point leaves torch as it was, is delivered, and the next trace works."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import torch_vis as tv
+from tests.kit.interrupts import (
+    CONTEXTS,
+    INPUT,
+    MODEL,
+    SCENES,
+    Injector,
+    Interrupter,
+    Point,
+    injected,
+    left_behind,
+    points,
+    process_state,
+)
+from torch_vis.capture.recording.dispatch_mode import RecordMode
+from torch_vis.capture.undo import Context, Patch, Shared, Undo, context
+from torch_vis.graph.schema import Flag, Kind, Phase, Role
+
+# what has no compiler in it; the others are in tools/interrupts.py
+QUICK = (
+    "trace",
+    "record",
+    "record functions",
+    "track from start to stop",
+    "module stats",
+    "check",
+    "run again",
+    "fake",
+)
+
+
+def of_contexts(scene: Callable[[], Any], step: int) -> list[Point]:
+    """Every so many of the points at which something is entered or left, each line at its first and last turn."""
+    return [point for point in points(scene, every=False) if point.file.endswith(CONTEXTS)][::step]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_an_interrupt_at_any_line_of_entering_and_leaving(name: str) -> None:
+    chosen = of_contexts(SCENES[name], 1 if name == "record" else 4)
+    assert len(chosen) > 10
+    assert [f"{point} {what}" for point, what in injected(name, SCENES[name], chosen)] == []
+
+
+def test_an_interrupt_at_any_line_of_recording() -> None:
+    chosen = [point for point in points(SCENES["record"], every=False) if point.turn == 0][::15]
+    assert [f"{point} {what}" for point, what in injected("record", SCENES["record"], chosen)] == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
+@pytest.mark.parametrize("name", ["trace", "record", "check"])
+def test_real_interrupts(name: str) -> None:
+    scene = SCENES[name]
+    scene()
+    before = process_state()
+    interrupt = Interrupter()
+    try:
+        for turn in range(8):
+            assert interrupt(scene, 0.002 * turn)
+            assert left_behind(before) == []
+    finally:
+        interrupt.close()
+    assert tv.trace(MODEL, INPUT).check().results
+
+
+def test_what_a_signal_handler_raises_need_not_be_ctrl_c() -> None:
+    class TooLate(Exception):
+        pass
+
+    def late() -> None:
+        raise TooLate
+
+    before = process_state()
+    for point in of_contexts(SCENES["record"], 4):
+        with pytest.raises(TooLate):
+            try:
+                Injector(point, late).run(SCENES["record"])
+            finally:
+                sys.settrace(None)
+        assert left_behind(before) == [], str(point)
+
+
+@pytest.mark.parametrize("name", ["record", "trace"])
+def test_a_signal_handler_may_trace_itself(name: str) -> None:
+    scene = SCENES[name]
+    chosen = of_contexts(scene, 3)
+    before = process_state()
+    operations = len(tv.trace(MODEL, INPUT).graph)
+    inner: list[int] = []
+    for point in chosen:
+        Injector(point, lambda: inner.append(len(tv.trace(MODEL, INPUT, hold=False).graph))).run(scene)
+        assert left_behind(before) == [], str(point)
+    assert len(inner) == len(chosen)
+    assert set(inner) == {operations}
+
+
+def test_a_callback_of_ours_at_the_death_of_a_tensor_is_not_in_python() -> None:
+    """Python swallows what is raised in one that is."""
+    called: list[str] = []
+
+    def look(frame: Any, event: str, _: Any) -> None:
+        if event == "call" and "torch_vis" in frame.f_code.co_filename:
+            called.append(frame.f_code.co_name)
+
+    with tv.record():
+        tensors = [torch.ones(2) + 1 for _ in range(4)]
+        sys.setprofile(look)
+        try:
+            tensors.clear()
+        finally:
+            sys.setprofile(None)
+    assert called == []
+
+
+def test_what_is_recorded_of_an_interrupted_block_is_readable() -> None:
+    recordings: list[Any] = []
+
+    def scene() -> None:
+        with tv.record(MODEL) as recording:
+            recordings.append(recording)
+            MODEL(INPUT).sum().backward()
+
+    # what stands before is asked for while the block is entered, and of one that was not there is nothing to read
+    first = RecordMode.__torch_dispatch__.__code__.co_firstlineno
+    chosen = [point for point in points(scene, every=False) if point.file.endswith("dispatch_mode.py")]
+    chosen = [point for point in chosen if point.line >= first]
+    for point in chosen[::9]:
+        recordings.clear()
+        assert Injector(point).run(scene)
+        assert isinstance(recordings[0].error, KeyboardInterrupt)
+        assert str(recordings[0])
+
+
+def test_numpy_asks_our_codes_for_nothing_that_is_in_python() -> None:
+    """It drops what is raised there."""
+    called: list[str] = []
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        for code in (Kind.SHAPE, Role.INPUT, Phase.FORWARD, Flag.VIEW):
+            assert True in (np.arange(200) == code).tolist()
+            assert np.int8(100) != code
+    finally:
+        sys.setprofile(None)
+    assert called == []
+
+
+# ---------------------------------------------------------------- patches
+
+
+def test_others_may_patch_and_unpatch_around_us() -> None:
+    plain = torch.nn.Module.__call__
+    recording = tv.record(MODEL)
+    recording.__enter__()
+    saved = torch.nn.Module.__call__
+
+    def theirs(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return saved(self, *args, **kwargs)
+
+    torch.nn.Module.__call__ = theirs  # type: ignore[method-assign]
+    recording.__exit__(None, None, None)
+    # a recording while theirs is there is whole, and each call is in it once
+    inside = tv.trace(MODEL, INPUT)
+    torch.nn.Module.__call__ = saved
+    MODEL(INPUT)
+    outside = tv.trace(MODEL, INPUT)
+    assert [scope.path for scope in inside.graph.scopes] == [scope.path for scope in outside.graph.scopes]
+    assert torch.nn.Module.__call__ is plain
+    MODEL(INPUT)
+
+
+def test_a_patch_keeps_the_original_once() -> None:
+    class Owner:
+        def method(self) -> int:
+            return 1
+
+    original = Owner.__dict__["method"]
+    patch = Patch(lambda: Owner, "method", lambda wrapped: lambda self: wrapped(self) + 1)
+    for _ in range(3):
+        patch.install()
+    assert Owner().method() == 2
+    for _ in range(3):
+        patch.remove()
+    assert Owner.__dict__["method"] is original
+
+
+def test_an_inherited_attribute_is_inherited_again() -> None:
+    class Base:
+        def method(self) -> int:
+            return 1
+
+    class Owner(Base):
+        pass
+
+    patch = Patch(lambda: Owner, "method", lambda wrapped: lambda self: wrapped(self) + 1)
+    patch.install()
+    assert Owner().method() == 2
+    patch.remove()
+    patch.remove()
+    assert "method" not in vars(Owner)
+
+
+# ---------------------------------------------------------------- the home itself
+
+
+def test_a_step_that_fails_keeps_no_other_from_its_turn() -> None:
+    taken: list[str] = []
+
+    def fails() -> None:
+        taken.append("fails")
+        raise ValueError("no")
+
+    @context
+    def several(undo: Undo) -> None:
+        undo.add(taken.append, "last")
+        undo.add(fails)
+        undo.add(taken.append, "first")
+
+    with pytest.raises(ValueError, match="no"), several():
+        pass
+    # one that fails is tried again
+    assert taken == ["first", "fails", "fails", "last"]
+
+
+def test_a_block_hears_of_its_own_exception_alone() -> None:
+    class Block(Context[None]):
+        error: BaseException | None = None
+
+        def _begin(self, undo: Undo) -> None:
+            pass
+
+        def _ended(self, error: BaseException | None) -> None:
+            self.error = error
+
+    quiet, loud = Block(), Block()
+    try:
+        raise KeyError("outside")
+    except KeyError:
+        with quiet:
+            pass
+        with pytest.raises(ValueError, match="inside"), loud:
+            int("inside")
+    assert quiet.error is None
+    assert isinstance(loud.error, ValueError)
+
+
+def test_entering_twice_is_refused_and_changes_nothing() -> None:
+    recording = tv.record(MODEL)
+    with recording:
+        MODEL(INPUT)
+        with pytest.raises(tv.errors.UsageError, match="entered already"):
+            recording.__enter__()
+        MODEL(INPUT)
+    assert len(recording.graph) == 2 * len(tv.trace(MODEL, INPUT).graph)
+
+
+def test_a_recording_that_is_dropped_lets_go() -> None:
+    before = process_state()
+    recording: Any = tv.record(MODEL)
+    recording.__enter__()
+    assert left_behind(before)
+    del recording
+    gc.collect()
+    assert left_behind(before) == []
+
+
+def test_what_several_share_is_there_until_the_last_lets_go() -> None:
+    class Count:
+        there = 0
+
+        def install(self) -> None:
+            self.there = 1
+
+        def remove(self) -> None:
+            self.there = 0
+
+    part = Count()
+    shared = Shared(part)
+    first, second = Undo(), Undo()
+    shared.take(first, "first")
+    shared.take(second, "second")
+    first.run()
+    assert part.there
+    second.run()
+    assert not part.there

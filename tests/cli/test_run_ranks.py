@@ -1,0 +1,99 @@
+"""``torch-vis run`` under torchrun: one file of all ranks, files of each, the end of all, and a rank that raises."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import torch_vis as tv
+from tests.kit.forking import Server, environment
+from torch_vis.cli.script.job import Job
+from torch_vis.errors import UsageError
+
+SCRIPT = """
+import sys, torch, torch.distributed as dist
+from torch import nn
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = nn.parallel.DistributedDataParallel(nn.Linear(8, 2))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(4):
+    if "--raise" in sys.argv and rank == 1 and step == 1:
+        raise ValueError("on purpose")
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.barrier()
+dist.destroy_process_group()
+print(f"rank {rank} is done", flush=True)
+"""
+
+
+def torchrun(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the script on two ranks, traced."""
+    (folder / "train.py").write_text(SCRIPT)
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
+    return subprocess.run(
+        [*command, "-m", "torch_vis", "run", *words], cwd=folder, env={**environment(), "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+
+
+def test_all_ranks_are_in_one_file_and_the_script_goes_on(tmp_path: Path) -> None:
+    done = torchrun(tmp_path, "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "rank 0 is done" in done.stdout and "rank 1 is done" in done.stdout
+    assert "wrote train.tvz, 2 ranks" in done.stderr
+    world = tv.load(tmp_path / "train.tvz")
+    assert isinstance(world, tv.World) and world.ranks == [0, 1] and world.problems == []
+    assert {trace.meta["traced"] for trace in world} == {"step 2"}
+    kinds = [row.kind for row in world.meetings]
+    assert "all_reduce" in kinds
+    assert (tmp_path / "train.html").exists()
+
+
+def test_stop_ends_all_ranks(tmp_path: Path) -> None:
+    done = torchrun(tmp_path, "--stop", "--ranks", "1", "-o", "one.tvz", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "is done" not in done.stdout
+    # one rank alone is an ordinary trace
+    trace = tv.load(tmp_path / "one.tvz")
+    assert isinstance(trace, tv.Trace) and trace.meta["rank"] == 1
+
+
+def test_a_rank_that_raises_leaves_the_files_of_all(tmp_path: Path, cli: Server) -> None:
+    done = torchrun(tmp_path, "-o", "step.tvz", "train.py", "--raise")
+    assert done.returncode == 1 and "ValueError: on purpose" in done.stderr
+    assert sorted(path.name for path in tmp_path.glob("*.tvz")) == ["step.r0.tvz", "step.r1.tvz"]
+    joined = cli("join", *map(str, sorted(tmp_path.glob("*.tvz"))), "-o", str(tmp_path / "all.tvz"))
+    assert joined.code == 1, joined.err
+    assert "rank 1 never comes to" in joined.out and "where rank 0 waits" in joined.out
+    report = cli("report", "communication", str(tmp_path / "all.tvz"))
+    assert report.code == 1 and "never comes to" in report.out
+    assert cli("summary", f"{tmp_path / 'all.tvz'}#0").code == 0
+    said = cli("summary", str(tmp_path / "all.tvz"))
+    assert said.code == 2 and "name one, as in" in said.err
+
+
+def test_which_ranks_are_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "5")
+    monkeypatch.setenv("WORLD_SIZE", "64")
+    assert len(Job.here(None).traced) == 16 and Job.here(None).traced[:2] == (0, 4)
+    assert Job.here("all").traced == tuple(range(64))
+    job = Job.here("3,5")
+    assert job.traced == (3, 5) and job.is_traced and not job.is_first and job.rank == 5
+    with pytest.raises(UsageError, match="ranks from 0 to 63"):
+        Job.here("64")

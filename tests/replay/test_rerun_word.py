@@ -1,0 +1,321 @@
+"""t.run keeps its word: what a module gives is what it returned, and what cannot act or would be wrong is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+import torch_vis as tv
+from torch_vis.errors import NoMatch, UsageError
+from torch_vis.replay.rerun import RunPlanner
+
+X, OTHER = torch.randn(3, 4), torch.randn(3, 4)
+
+
+@dataclass
+class Pair:
+    first: Tensor
+    rest: dict[str, list[Tensor]]
+
+
+class Router(nn.Module):
+    """Its last operation, a mean, feeds nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = self.w(x)
+        logits.mean()
+        return logits
+
+
+class Swapped(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        a = x + 1
+        b = x * 2
+        return b, a
+
+
+class Nested(nn.Module):
+    def forward(self, x: Tensor) -> Pair:
+        return Pair(x + 1, {"list": [x * 2, x * 3]})
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.router, self.swapped, self.nested = Router(), Swapped(), Nested()
+        self.lost = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.lost(x)
+        b, a = self.swapped(self.router(x))
+        pair = self.nested(b - a)
+        return pair.first + pair.rest["list"][1]
+
+
+@pytest.fixture
+def model() -> Net:
+    torch.manual_seed(0)
+    return Net().eval()
+
+
+def hooked(model: nn.Module, path: str, edit: Callable[[Any], Any], *args: Any) -> Any:
+    """What a model gives with a hand-written hook that replaces an output."""
+    handle = model.get_submodule(path).register_forward_hook(lambda _, __, out: edit(out))
+    try:
+        with torch.no_grad():
+            return model(*args)
+    finally:
+        handle.remove()
+
+
+def test_a_module_whose_last_operation_feeds_nothing_is_kept_and_replaced(model: Net) -> None:
+    t = tv.trace(model, X)
+    wanted = hooked(model, "router", torch.zeros_like, X)
+    assert not torch.equal(wanted, t.output)
+    assert torch.equal(t.run(replace={"router": torch.zeros_like}).output, wanted)
+    assert torch.equal(t.run(OTHER, keep=["router"]).kept["router"], model.router(OTHER))
+    whole = t.run(keep="all")
+    assert torch.equal(whole.again(replace={"router": torch.zeros_like}).output, wanted)
+
+
+def test_a_replacement_that_could_not_act_raises(model: Net) -> None:
+    t = tv.trace(model, X)
+    with pytest.raises(UsageError, match=r"replacing 'lost' would change nothing"):
+        t.run(replace={"lost": torch.zeros_like})
+    with pytest.raises(UsageError, match="would change nothing"):
+        t.run(keep="all").again(replace={"lost": torch.zeros_like})
+    assert torch.equal(t.run(keep="lost").kept["lost"], model.lost(X))
+    seen = t.run(replace={"lost": torch.zeros_like}, keep="lost").kept["lost"]
+    assert not seen.any(), "what is kept depends on it"
+
+
+def test_a_module_hands_over_what_it_returned(model: Net) -> None:
+    t = tv.trace(model, X)
+    seen: list[Any] = []
+
+    def note(out: Any) -> Any:
+        seen.append(out)
+        return out
+
+    t.run(replace={"swapped": note})
+    routed = model.router(X)
+    assert (
+        isinstance(seen[0], tuple)
+        and torch.equal(seen[0][0], routed * 2)
+        and torch.equal(seen[0][1], routed + 1)
+    )
+
+    def twice_b(out: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return out[0] * 2, out[1]
+
+    assert torch.equal(t.run(replace={"swapped": twice_b}).output, hooked(model, "swapped", twice_b, X))
+
+    def change(pair: Pair) -> Pair:
+        return Pair(pair.first, {"list": [pair.rest["list"][0], pair.rest["list"][1] + 1]})
+
+    assert torch.equal(t.run(replace={"nested": change}).output, hooked(model, "nested", change, X))
+    kept = t.run(keep=["nested", "swapped"]).kept
+    assert isinstance(kept["nested"], Pair) and len(kept["nested"].rest["list"]) == 2
+    assert isinstance(kept["swapped"], tuple)
+    with pytest.raises(UsageError, match="gives 2 tensors in a tuple; the replacement gave 1 tensor"):
+        t.run(replace={"swapped": lambda out: out[0]})
+
+
+def test_a_gpt2_block_with_a_cache_gives_its_hidden_states() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        n_layer=2, n_embd=32, n_head=4, vocab_size=64, bos_token_id=0, eos_token_id=0, use_cache=True
+    )
+    model = transformers.GPT2LMHeadModel(config).eval()
+    ids = torch.arange(8)[None]
+    t = tv.trace(model, ids, kwargs={"use_cache": True})
+    kept = t.run(keep=["transformer.h.0"]).kept["transformer.h.0"]
+    assert tuple(kept.shape) == (1, 8, 32)
+    wanted = hooked(model, "transformer.h.0", lambda out: out * 0.5, ids).logits
+    assert torch.equal(t.run(replace={"transformer.h.0": tv.edit.scale(0.5)}).output.logits, wanted)
+
+
+# ---------------------------------------------------------------- what left for Python
+
+
+def _from_list(x: Tensor) -> Tensor:
+    return torch.tensor(x.tolist()) * 2
+
+
+def _from_numpy(x: Tensor) -> Tensor:
+    return torch.from_numpy(x.numpy() * 2) + 0
+
+
+def _after_operation(x: Tensor) -> Tensor:
+    return torch.from_numpy(np.asarray(x * 3)) + 1
+
+
+def _through_data(x: Tensor) -> Tensor:
+    y = x * 2
+    return torch.as_tensor(y.data.numpy().copy()) + 1
+
+
+def _dlpack(x: Tensor) -> Tensor:
+    return torch.from_numpy(np.from_dlpack(x * 2).copy()) + 1
+
+
+def _written_input(x: Tensor) -> Tensor:
+    y = x * 1
+    y.numpy()[0] = 7
+    return y + 1
+
+
+def _written_constant(x: Tensor) -> Tensor:
+    mask = torch.zeros(3, 4)
+    mask.numpy()[1] = 5
+    return x + mask
+
+
+def _written_array(x: Tensor) -> Tensor:
+    scale = torch.ones(4)
+    np.asarray(scale)[2] = 3
+    return x * scale
+
+
+def _written_dlpack(x: Tensor) -> Tensor:
+    y = torch.zeros(3, 4)
+    alias = torch.utils.dlpack.from_dlpack(y)
+    alias.numpy()[0, 0] = 9
+    return x + y
+
+
+def _list_decides(x: Tensor) -> Tensor:
+    return x * 2 if max(x.flatten().tolist()) > 0.1 else x - 1
+
+
+LEAVING = [
+    _from_list, _from_numpy, _after_operation, _through_data, _dlpack, _written_input, _written_constant,
+    _written_array, _written_dlpack, _list_decides,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", LEAVING, ids=lambda program: program.__name__)
+def test_a_rerun_that_would_be_wrong_after_a_value_left_says_so(program: Callable[[Tensor], Tensor]) -> None:
+    first, second = torch.full((3, 4), 0.5), torch.full((3, 4), -2.0)
+    t = tv.trace(program, first)
+    again = t.run(second)
+    assert not torch.equal(again.output, program(second.clone())), (
+        "the case is one that a rerun cannot get right"
+    )
+    assert any("to Python" in limit or "gave away memory" in limit for limit in again.limits), again.limits
+
+
+def test_a_value_that_left_and_does_not_matter_is_not_told_of() -> None:
+    def program(x: Tensor) -> Tensor:
+        torch.ones(3).tolist()
+        return x + 1
+
+    assert tv.trace(program, X).run(OTHER).limits == ()
+
+
+# ---------------------------------------------------------------- names
+
+
+def test_names_that_are_printed_are_accepted() -> None:
+    layer = nn.Linear(3, 3)
+    t = tv.trace(nn.Sequential(layer, nn.Tanh(), layer), torch.ones(1, 3))
+    kept = t.run(keep=["0", "addmm"]).kept
+    assert {"0", "0#1"} < set(kept)
+    for name in kept:
+        assert torch.equal(t.run(keep=[name]).kept[name], kept[name]), name
+    changed = t.run(replace={"0#1": torch.zeros_like})
+    assert not changed.output.any()
+    assert not torch.equal(t.run(replace={"0:0": torch.zeros_like}).output, changed.output)
+    assert [node.index for node in t.graph.find("0/addmm#4")] == [4]
+
+
+def test_an_operator_that_did_not_run_raises_with_the_nearest() -> None:
+    t = tv.trace(nn.Sequential(nn.Linear(3, 3), nn.ReLU()), torch.ones(1, 3))
+    with pytest.raises(NoMatch, match="no operator 'rellu'; did you mean 'relu'"):
+        t.graph.find(op="rellu")
+    with pytest.raises(NoMatch, match="no operator 'linear'"):
+        t.graph.find(op="linear")
+    assert len(t.graph.find(op="conv*")) == 0
+
+
+# ---------------------------------------------------------------- only what depends on the change runs
+
+
+def test_again_runs_only_what_follows_and_plans_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = [nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)) for _ in range(40)]
+    model = nn.Sequential(*blocks).eval()
+    t = tv.trace(model, torch.randn(2, 8))
+    whole = t.run(keep="all")
+    last = whole.again(replace={"39": tv.edit.scale(0.5)})
+    assert last.ran == 0, "nothing follows the last block"
+    assert torch.equal(last.output, t.output * 0.5)
+    before = whole.again(replace={"38": tv.edit.zero()})
+    assert before.ran == len(t.graph.find("39")) - 2, "the weights are not transposed again"
+    planned: list[int] = []
+    work_out = RunPlanner._scheduled
+
+    def counted(self: RunPlanner, *arguments: Any) -> Any:
+        planned.append(1)
+        return work_out(self, *arguments)
+
+    monkeypatch.setattr(RunPlanner, "_scheduled", counted)
+    for _ in range(3):
+        whole.again(replace={"38": tv.edit.zero()})
+    assert not planned, "the plan is kept"
+    whole.again(replace={"37": tv.edit.zero()})
+    assert len(planned) == 1
+
+
+# ---------------------------------------------------------------- what a run gives back is made anew
+
+
+class Unregistered(dict):
+    """A mapping that torch knows nothing of."""
+
+
+class Registered:
+    """A container that was registered with torch."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+
+
+pytree.register_pytree_node(Registered, lambda it: ([it.inner], None), lambda parts, _: Registered(*parts))
+
+
+@pytest.mark.parametrize(
+    ("make", "read"),
+    [
+        (lambda x: Unregistered(y=[x]), lambda out: out["y"][0]),
+        (lambda x: Registered({"y": x}), lambda out: out.inner["y"]),
+        (lambda x: [Unregistered(y=Registered(x))], lambda out: out[0]["y"].inner),
+        (lambda x: torch.max(x, 0), lambda out: out.values),
+    ],
+    ids=["mapping", "registered", "nested", "return type"],
+)
+def test_every_container_is_given_back_with_the_new_tensors(make: Any, read: Any) -> None:
+    t = tv.trace(lambda x: make(x * 2), torch.ones(2))
+    again = t.run(torch.zeros(2))
+    assert type(again.output) is type(t.output) and again.output is not t.output
+    assert not read(again.output).any() and read(t.output).all()
+
+
+@pytest.mark.parametrize(
+    ("recorded", "other"), [(torch.float64, torch.float16), (1, True), (1, 1.0), ("a", "b"), (2j, 3j)]
+)
+def test_another_value_beside_the_tensors_is_refused(recorded: Any, other: Any) -> None:
+    t = tv.trace(lambda x, value: x + 1, torch.ones(2), recorded)
+    t.run(torch.zeros(2), recorded)
+    with pytest.raises(UsageError, match="another value may be another program"):
+        t.run(torch.zeros(2), other)

@@ -1,0 +1,130 @@
+"""What the first screen promises, in three sizes of windows; and what its lines tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torch_vis as tv
+from tests.kit.browser import needs_browser
+from tests.kit.first_screen import SIZES, breaches, look, shows_less
+from tests.views.page.test_browser import Net, Page
+
+pytestmark = needs_browser
+
+
+class Unrolled(nn.Module):
+    """A cell that is called in a loop, and what it keeps from one turn to the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.cell, self.head = nn.Linear(4, 8), nn.GRUCell(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x, state = self.embed(x), x.new_zeros(x.shape[1], 8)
+        for row in x.unbind(0):
+            state = self.cell(row, state)
+        return self.head(state)
+
+
+@pytest.fixture(autouse=True)
+def usual_window(driver: Any) -> Iterator[None]:
+    yield
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("model, shape", [(Net, (3, 4)), (Unrolled, (6, 2, 4))])
+def test_the_first_screen_keeps_its_promise(
+    driver: Any, tmp_path: Path, model: type[nn.Module], shape: tuple[int, ...], backward: bool
+) -> None:
+    torch.manual_seed(0)
+    tv.trace(model(), torch.ones(shape), backward=backward).save(tmp_path / "run.html")
+    screens = [look(driver, tmp_path / "run.html", size) for size in SIZES]
+    assert [breaches(screen) for screen in screens] == [[], [], []]
+    assert [shows_less(*pair) for pair in pairwise(screens)] == [[], []]
+
+
+def test_a_breach_is_found() -> None:
+    """What the check says of a screen that keeps nothing of it."""
+    box = {
+        "id": "0", "column": 0, "parent": "", "kind": "module", "name": "fc", "type": "Linear", "shape": "f32[2]",
+        "opening": "closed", "rect": [0, 0, 40, 20], "time": 5, "fontPx": 9, "hasOutput": True, "isAdded": False,
+        "isRepeat": True, "operations": 1,
+    }  # fmt: skip
+    text = {"text": "fc", "x": 5, "y": 5, "size": 9.0}
+    state = {"canvas": [0, 0, 1000, 500], "canOpen": True}
+    screen = {"boxes": [box], "texts": [text], "small": [], "state": state, "columns": [{}]}
+    found = " ".join(breaches(screen))
+    for words in ("its name 'Linear'", "its shape", "9.0 px", "of the canvas", "repeat fc is closed"):
+        assert words in found
+    assert shows_less(screen, {**screen, "boxes": []})
+
+
+def test_what_the_recording_added_is_told_from_the_model(show: Callable[[Any], Page]) -> None:
+    page = show(tv.trace(Net(), torch.ones(3, 4), backward=True))
+    assert {box["name"] for box in page.boxes(isAdded=True)} == {"summed outputs", "gradient of 1"}
+    page = show(tv.trace(Net(), torch.ones(3, 4), loss=lambda y: y.mean()))
+    assert {box["name"] for box in page.boxes(isAdded=True)} == {"gradient of 1"}
+
+
+def test_a_line_tells_its_tensor_and_both_ends(show: Callable[[Any], Page]) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    page = show(tv.trace(Net(), torch.ones(3, 4)))
+    edge = next(edge for edge in page.js("return P.edges()") if edge["from"] == "stem")
+    assert edge["shape"] == "f32[3, 8]" and edge["bytes"] == 96
+    (x0, y0), (x1, y1) = edge["points"][:2]
+    x, y = (x0 + x1) / 2, (y0 + y1) / 2
+    chain = ActionChains(page.driver).w3c_actions
+    chain.pointer_action.move_to_location(int(x), int(y))
+    chain.pointer_action.click()
+    chain.perform()
+    page.until("return P.selectedEdges().length")
+    assert page.js("return P.selectedEdges()")[0]["from"] == "stem"
+    text = page.text(".details")
+    assert "f32[3, 8]" in text and "96 B" in text and "stem" in text and "blocks.0" in text
+
+
+def test_what_a_loop_hands_to_its_next_turn_is_drawn(show: Callable[[Any], Page]) -> None:
+    page = show(tv.trace(Unrolled(), torch.ones(6, 2, 4)))
+    page.js("return P.open('cell', 'one')")
+    carried = [edge for edge in page.js("return P.edges()") if edge["isCarried"]]
+    assert carried and {edge["shape"] for edge in carried} == {"f32[2, 8]"}
+    layers = show(tv.trace(Net(), torch.ones(3, 4)))
+    assert not any(edge["isCarried"] for edge in layers.js("return P.edges()")), "layers in a row are no loop"
+
+
+def test_memory_and_time_stand_on_one_clock(show: Callable[[Any], Page]) -> None:
+    page = show(tv.trace(Net(), torch.ones(3, 4), backward=True))
+    page.press("m", "t")
+    page.until("return P.state().dock === 'memory+time' && P.flame() && P.memory()")
+    left, right = page.js(
+        "return [...document.querySelectorAll('.dock canvas')].map(c => c.getBoundingClientRect())"
+        ".map(({left, width}) => [left, width])"
+    )
+    assert left == right, "the two charts begin and end at one place"
+    page.press("m")
+    page.until("return P.state().dock === 'time'")
+
+
+def test_a_bar_of_backward_selects_backward(show: Callable[[Any], Page]) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    page = show(tv.trace(Net(), torch.ones(3, 4), backward=True))
+    page.js("P.dock('time')")
+    bars = page.until("return P.flame()")
+    model = [bar for bar in bars if bar["scope"] >= 0 and bar["row"] == 0]
+    last = max(model, key=lambda bar: bar["x"])
+    chain = ActionChains(page.driver).w3c_actions
+    chain.pointer_action.move_to_location(int(last["x"] + last["w"] / 2), int(last["y"] + last["h"] / 2))
+    chain.pointer_action.click()
+    chain.perform()
+    page.until("return P.selection()")
+    assert page.js("return P.selection().phase") == "backward"
