@@ -93,7 +93,7 @@ def test_names_are_those_that_a_function_mode_hears(name: str) -> None:
 
     quiet = traced(name).graph
     model, args, kwargs = ZOO[name].make()
-    heard = tv.trace(model, *args, kwargs=kwargs, keep=False, functions=True).graph
+    heard = tv.trace(model, *args, kwargs=kwargs, hold=False, functions=True).graph
     forward = [node for node in quiet.nodes if node.phase == "forward"]
     wrong, unnamed, count = [], [], 0
     for ours, theirs in zip(forward, heard.nodes):

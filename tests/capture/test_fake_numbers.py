@@ -61,7 +61,7 @@ def test_transformers_takes_the_way_of_the_real_run(given: str) -> None:
             model.train()
         return tv.trace(model, ids, kwargs=kwargs, loss=lambda output: output.loss, **options)
 
-    real, fake = trace(keep=False), trace(fake=True)
+    real, fake = trace(hold=False), trace(fake=True)
     assert difference(real, fake) is None
     assert fake.memory().peak_bytes == real.memory().peak_bytes
 
@@ -177,7 +177,7 @@ def test_a_model_on_meta_is_as_one_on_the_cpu(name: str) -> None:
     here, _, x = training_step(Checkpointed, OPTIMIZERS[name], "cpu")
     step, model, nothing = training_step(Checkpointed, OPTIMIZERS[name], "meta")
     kinds = [type(tensor) for tensor in [*model.parameters(), *model.buffers()]]
-    real, fake = tv.trace(here, x, keep=False), tv.trace(step, nothing, fake=True)
+    real, fake = tv.trace(here, x, hold=False), tv.trace(step, nothing, fake=True)
     assert difference(real, fake) is None
     assert fake.memory().peak_bytes == real.memory().peak_bytes
     assert [type(tensor) for tensor in [*model.parameters(), *model.buffers()]] == kinds

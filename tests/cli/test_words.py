@@ -20,16 +20,17 @@ PYTHON = re.compile(
 )
 NOT_SAID = (
     # where sentences stand that no command prints: what only Python reaches, files that are written, the explorer
-    "_deprecated.py analysis/advice/ analysis/full_report.py analysis/memory/measured.py analysis/relevance/ "
+    "_deprecated.py analysis/activations/ analysis/advice/ analysis/full_report.py analysis/memory/measured.py "
+    "analysis/relevance/ "
     "analysis/fusion/compiled_kernels.py capture/compilers/inductor_kernels.py capture/recording/user_functions.py "
-    "cli/commands/completion.py cli/commands/doctor.py cli/models/ cli/output.py cli/commands/trace.py exporters/ "
-    "interfaces/ capture/edits.py capture/live.py replay/rerun.py replay/slicing.py views/figure/ views/page/ "
-    "views/terminal/ views/text/breaks.py"
+    "cli/commands/completion.py cli/commands/doctor.py cli/models/ cli/output.py cli/task_table.py "
+    "cli/commands/trace.py exporters/ interfaces/ capture/edits.py capture/live.py replay/rerun.py replay/slicing.py "
+    "views/figure/ views/page/ views/terminal/ views/text/breaks.py"
 ).split()
 FROM_PYTHON = re.compile(
     # and sentences about a wrong argument of a function, or an option, that commands never give
-    r"(?:trace|load|record|compare|with_metrics|hardware\.register)\(\) takes|\(\) has no option|"
-    r"dynamic|fullgraph|subgraphs are those|"
+    r"(?:trace|load|record|compare|join|with_metrics|hardware\.register)\(\) takes|\(\) has no option|"
+    r"tv\.join|check=|join\(t\)|dynamic|fullgraph|subgraphs are those|"
     r"calibration is what|each=|Call zero_grad|retain_graph|use_reentrant|foreach=True|model\.eval\(\)|"
     r"item\(\)|\.numpy\(\)|\.mean\(\)|charts: |check\(\) has to come|pass it to trace\(\)|no longer describes|"
     r"keep=7|keep=, replace=|until=|find\(\) gives|head=3 are"
@@ -116,3 +117,9 @@ def test_printed_notes_name_flags(cli: Server) -> None:
 def test_what_the_users_code_says_is_left_alone(cli: Server) -> None:
     done = cli("trace", "net.py:asks_for_python")
     assert done.code == 2 and "set backward=True first" in done.err, done.err
+
+
+def test_help_shows_calls_of_python_as_they_are(cli: Server) -> None:
+    shown = cli("help", "memory").out
+    assert 't.memory(); tv.advise.checkpointing(model, x, memory="8 GiB")' in shown, shown
+    assert 'tv.advise.batch_size(model, x, memory="16 GiB", backward=True)' in shown, shown

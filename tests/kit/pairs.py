@@ -191,7 +191,7 @@ def code(
         if changed and "init" not in options:
             filled_from(model, former(**(before or {})))
         torch.manual_seed(1)
-        return run(model) if run is not None else tv.trace(model, tokens(), keep=True)
+        return run(model) if run is not None else tv.trace(model, tokens(), hold=True)
 
     add(name, trace, changes, sentence)
 
@@ -222,7 +222,7 @@ class RMS(nn.Module):
 
 def backward(model: nn.Module) -> tv.Trace:
     """The run forward and backward."""
-    return tv.trace(model, tokens(), backward=True, keep=True)
+    return tv.trace(model, tokens(), backward=True, hold=True)
 
 
 code("activation of all blocks", "blocks.*.act ReLU → GELU", "blocks.0.act ReLU → GELU", act=nn.GELU)
@@ -390,7 +390,7 @@ code(
     before={"training": True},
     training=True,
 )
-code("another output too", ("output called output.0 in B", "output.1 only in B"), "", keep=True)
+code("another output too", ("output called output.0 in B", "output.1 only in B"), "", hold=True)
 code("log softmax", "(root) *log_softmax added", "(root) *log_softmax added", log=True)
 code(
     "dtype of all",
@@ -535,14 +535,14 @@ def conv(
         if changed:
             filled_from(model, cnn(**(before or {})))
         torch.manual_seed(1)
-        return run(model) if run is not None else tv.trace(model, image(), keep=True)
+        return run(model) if run is not None else tv.trace(model, image(), hold=True)
 
     add(name, trace, changes, sentence)
 
 
 def trained(model: nn.Module) -> tv.Trace:
     """The run of a picture forward and backward."""
-    return tv.trace(model, image(), backward=True, keep=True)
+    return tv.trace(model, image(), backward=True, hold=True)
 
 
 def unit(before: str, after: str) -> str:
@@ -789,7 +789,7 @@ def step(**options: Any) -> tv.Trace:
     for _ in range(o.steps):
         train()
     torch.manual_seed(o.seed)
-    return tv.trace(train, keep=True)
+    return tv.trace(train, hold=True)
 
 
 def training(
@@ -979,7 +979,7 @@ def vision(
                 edit(net)
         torch.manual_seed(1)
         x = torch.linspace(0, 40, 3 * size * size).sin().reshape(1, 3, size, size)
-        return tv.trace(net.train(train), x, keep=True, backward=run == "backward")
+        return tv.trace(net.train(train), x, hold=True, backward=run == "backward")
 
     add(name, trace, changes, sentence, "timm")
 
@@ -1279,7 +1279,7 @@ def language(
         torch.manual_seed(1)
         kwargs = {"input_ids": tokens(2, 6)} if inputs is None else inputs(changed)
         more = {"loss": lambda out: out.loss} if loss else {}
-        return tv.trace(net.train(train), kwargs=kwargs, keep=True, **more)
+        return tv.trace(net.train(train), kwargs=kwargs, hold=True, **more)
 
     add(name, trace, changes, sentence, "transformers")
 

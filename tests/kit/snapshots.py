@@ -48,6 +48,7 @@ ADDRESS = re.compile(r"\b(?:0x[0-9a-f]{6,}|\d{13,})\b")
 # Dynamo counts the dictionaries of builtins that it has met in a process.
 CALLING = re.compile(r"_compiled_call_impl|__import_torch_dot_nn_dot_modules_dot_module")
 COUNTED = re.compile(r"(?<=__builtins_dict___)\d+")
+NUMBER = re.compile(r" *-?\d[\d.,]*(?:e[+-]?\d+)?")
 LONG_DECIMAL = re.compile(r"-?\d+\.\d{6,}(?:e[+-]?\d+)?")
 
 # What is the same in every frozen trace, where a trace says it at all.
@@ -248,7 +249,7 @@ ANALYSES: dict[str, Callable[[], Any]] = {
     ),
     "quantization": lambda: tv.advise.quantization(Exact(largest=11), exact_batch(), hardware="a100"),
     "pruning": lambda: pruned(Exact(), exact_batch()),
-    "communication": lambda: rank_of_four().communication(),
+    "communication": lambda: frozen(rank_of_four()).communication(),
 }
 
 
@@ -268,22 +269,36 @@ def pair(name: str) -> tuple[tv.Trace, tv.Trace]:
 # Texts and data of bounded size
 
 
-def shortened(text: str, room: Room = REPORT) -> str:
+def shortened(text: str, room: Room = REPORT, digits: int = EXACT) -> str:
     """A text in which the rest of every long paragraph is a digest."""
     paragraphs = portable(text).rstrip("\n").split("\n\n")
-    return "\n\n".join(_shortened_lines(paragraph.split("\n"), room) for paragraph in paragraphs) + "\n"
+    texts = (_shortened_lines(paragraph.split("\n"), room, digits) for paragraph in paragraphs)
+    return "\n\n".join(texts) + "\n"
 
 
-def _shortened_lines(lines: list[str], room: Room) -> str:
+def _shortened_lines(lines: list[str], room: Room, digits: int) -> str:
     if len(lines) > room.lines + 1:
         rest = lines[room.lines :]
-        lines = [*lines[: room.lines], f"… {len(rest)} more lines: {digest(rest)}"]
+        # A digest of thousands of computed numbers would differ from one processor to the next.
+        comparable = [NUMBER.sub("0", line) for line in rest] if digits == COMPUTED else rest
+        lines = [*lines[: room.lines], f"… {len(rest)} more lines: {digest(comparable)}"]
     return "\n".join(line if len(line) <= WIDTH else f"{line[:WIDTH]}… {digest(line)}" for line in lines)
 
 
 def condensed(item: Any, room: Room = FILE, digits: int = EXACT) -> str:
     """Data as JSON, a line for what fits one; of long lists the first rows, and a digest of each column."""
-    return "\n".join(_json_lines(_condensed(_plain(item, digits), room), "")) + "\n"
+    plain = _plain(item, digits)
+    coarse = _without_floats(plain) if digits == COMPUTED else plain
+    return "\n".join(_json_lines(_condensed(plain, coarse, room), "")) + "\n"
+
+
+def _without_floats(item: Any) -> Any:
+    """Data in which a float is only there or not: digests of computed numbers differ from one processor to the next."""
+    if isinstance(item, dict):
+        return {key: _without_floats(part) for key, part in item.items()}
+    if isinstance(item, list):
+        return [_without_floats(part) for part in item]
+    return "float" if isinstance(item, float) else item
 
 
 def _plain(item: Any, digits: int) -> Any:
@@ -301,25 +316,26 @@ def _plain(item: Any, digits: int) -> Any:
     return portable(str(item))
 
 
-def _condensed(item: Any, room: Room) -> Any:
+def _condensed(item: Any, coarse: Any, room: Room) -> Any:
+    """The item, or what stands for it where it is long: its first rows, and digests of its coarse form."""
     if len(json.dumps(item, ensure_ascii=False)) <= room.characters:
         return item
     if isinstance(item, str):
         return f"{item[: room.characters]}… {digest(item)}"
     if isinstance(item, dict):
         if len(item) > 40 and all(isinstance(part, dict) for part in item.values()):
-            return {"keys": f"{len(item)}: {digest([*item])}", "digest": _digests([*item.values()])}
-        return {key: _condensed(part, room) for key, part in item.items()}
+            return {"keys": f"{len(item)}: {digest([*item])}", "digest": _digests([*coarse.values()])}
+        return {key: _condensed(part, coarse[key], room) for key, part in item.items()}
     if not isinstance(item, list):
         return item
     if not isinstance(item[0], (dict, list)):
-        return f"{len(item)} × {json.dumps(item[0], ensure_ascii=False)[:40]}, …: {digest(item)}"
+        return f"{len(item)} × {json.dumps(item[0], ensure_ascii=False)[:40]}, …: {digest(coarse)}"
     if len(item) <= max(room.rows, 1):
-        return [_condensed(part, room) for part in item]
+        return [_condensed(part, rough, room) for part, rough in zip(item, coarse)]
     if not room.rows:
-        return {"rows": len(item), "digest": digest(item)}
-    head = [_condensed(part, room) for part in item[: room.rows]]
-    return {"rows": len(item), "first": head, "digest": _digests(item)}
+        return {"rows": len(item), "digest": digest(coarse)}
+    head = [_condensed(part, rough, room) for part, rough in zip(item[: room.rows], coarse)]
+    return {"rows": len(item), "first": head, "digest": _digests(coarse)}
 
 
 def _digests(rows: list[Any]) -> Any:
@@ -365,7 +381,7 @@ def report_of(name: str, make: Callable[[], Any], digits: int = EXACT) -> Files:
         report = make()
     except tv.errors.TorchVisError as error:
         return {f"{name}.txt": shortened(f"{type(error).__name__}: {error}")}
-    files = {f"{name}.txt": shortened(str(report))}
+    files = {f"{name}.txt": shortened(str(report), digits=digits)}
     if hasattr(report, "to_dict"):
         files[f"{name}.json"] = condensed(report.to_dict(), REPORT, digits)
     return files
@@ -536,10 +552,13 @@ NAMES = (*TRACES, *PAIRS, *ANALYSES)
 
 
 def main() -> None:
-    """Write every snapshot anew."""
-    shutil.rmtree(FOLDER, ignore_errors=True)
+    """Write every snapshot anew, or only those of the folders that are named."""
+    names = sys.argv[1:] or [*NAMES]
+    if not sys.argv[1:]:
+        shutil.rmtree(FOLDER, ignore_errors=True)
     count = 0
-    for name in NAMES:
+    for name in names:
+        shutil.rmtree(FOLDER / name, ignore_errors=True)
         (FOLDER / name).mkdir(parents=True)
         for kind in kinds(name):
             for file, text in snapshot(name, kind).items():

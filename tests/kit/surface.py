@@ -55,7 +55,7 @@ COMMAND_LINES: dict[str, tuple[tuple[str, ...], ...]] = {
     "compare": (("net.tvz", "other.tvz"), ("net.pth", "net.pth"), ("net.py:make", *MODEL, "--numbers")),
     "check": (("net.tvz",), MODEL),
     "join": (("step.r0.tvz", "-o", "step.tvz"),),
-    "extract": ((*MODEL, "--keep", "0", "--to", "acts"),),
+    "extract": ((*MODEL, "--keep", "0", "--to", "acts_of_cli"),),
     "export": tuple(("net.tvz", "-o", f"b{row.endings[0]}") for row in FORMATS.values()),
     "breaks": (MODEL,),
     "captures": ((*MODEL, "--capture", "fx"), (*MODEL, "--capture", "onnx"), (*MODEL, "--capture", "stablehlo")),
@@ -232,6 +232,13 @@ CALLS: dict[str, Callable[[Things], Any]] = {
 }
 
 
+def _ranks_of_two(things: Things) -> list[tv.Trace]:
+    ranks = [*_rank_of_one(things), *_rank_of_one(things)]
+    for rank, trace in enumerate(ranks):
+        trace.meta |= {"rank": rank, "world_size": 2}
+    return ranks
+
+
 def _rank_of_one(things: Things) -> list[tv.Trace]:
     trace = things.fresh()
     trace.meta |= {"rank": 0, "world_size": 1, "began_ns": 0, "host": "here"}
@@ -261,7 +268,7 @@ METHODS: dict[str, Callable[[Any, Things], Any]] = {
     "Metrics.get": lambda me, it: me.get("flops"),
     "Metrics.with_column": lambda me, it: me.with_column(me["flops"]),
     "Metrics.with_later": lambda me, it: me.with_later(["mine"], dict),
-    "World.compare": lambda me, it: me.compare(0, 0),
+    "World.compare": lambda me, it: tv.join(_ranks_of_two(it)).compare(0, 1),
     "World.check": lambda me, it: None,  # of ranks that run
     "World.load": lambda me, it: None,  # `load` does that
     "World.save": lambda me, it: me.save(it.path("world.tvz")),

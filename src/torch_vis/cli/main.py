@@ -53,7 +53,7 @@ def _help(words: list[str]) -> int:
     out = Output(as_json="--json" in words)
     try:
         result = tasks(None if about in ([], ["tasks"]) else " ".join(about))
-        out.give({"tasks": [task._asdict() for task in result]}, str(result))
+        out.give({"tasks": [task._asdict() for task in result]}, str(result), in_python=True)
     except UsageError as error:
         return out.fail(f"{one_line(error)} ({PROGRAM} help tasks lists all)", USAGE)
     finally:

@@ -47,7 +47,7 @@ IN_FLAGS: tuple[tuple[str, str], ...] = (
     (r"\bassume=\{'(\w+)': '(\w+)'\}", r"--assume \1=\2"),
     (r"\bassume=(?= )", "--assume"),
     (r"kwargs=\{'(\w+)': (\w+)\}", r"--input \1:=\2"),
-    (r"\b(backward|fake)=True", r"--\1"),
+    (r"\b(backward|fake|partial)=True", r"--\1"),
     (r"leave out via, dynamic, dynamic_shapes and fullgraph", "leave out --via"),
     (r"leave out fake and via", "leave out --fake and --via"),
     (r"\bvia=['\"](\w+)['\"]", r"--via \1"),
@@ -99,12 +99,12 @@ class Output:
         if not self.quiet:
             write(f"{PROGRAM}: {inert(line)}\n", sys.stderr)
 
-    def give(self, document: Any, text: str) -> None:
-        """The result: the document with ``--json``, else the text."""
+    def give(self, document: Any, text: str, *, in_python: bool = False) -> None:
+        """The result: the document with ``--json``, else the text; ``in_python`` says that it shows calls of Python."""
         if self.as_json:
             self._document(document)
         elif text:
-            write(inert_lines(in_flags(text)) + "\n", sys.stdout)
+            write(inert_lines(text if in_python else in_flags(text)) + "\n", sys.stdout)
 
     def fail(self, message: str, code: int) -> int:
         """One line about what went wrong; gives the exit code."""

@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch_vis.capture.containers import PLAIN
 from torch_vis.errors import TensorsMissing, UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import COSTS
@@ -115,6 +114,8 @@ def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
 
 def _literals(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
     from torch.utils import _pytree as pytree
+
+    from torch_vis.capture.containers import PLAIN
 
     leaves = pytree.tree_leaves((args, [kwargs[name] for name in sorted(kwargs)]))
     return [leaf for leaf in leaves if isinstance(leaf, PLAIN) and leaf is not None]

@@ -856,12 +856,16 @@ class _ChangeFinder:
         matched = np.flatnonzero((self.to_b >= 0) & (self.a.graph.node_phase == Phase.FORWARD))
         records = [(side.graph.node_flags & Flag.GRAD_MODE) != 0 for side in (self.a, self.b)]
         before, after = records[0][matched], records[1][self.to_b[matched]]
-        for without, what in (
-            (matched[before & ~after], "runs without gradients in B alone (no_grad)"),
-            (matched[~before & after], "runs without gradients in A alone (no_grad)"),
-        ):
+        recomputed = _recomputed_paths(self.a.graph)
+        for without, run in ((matched[before & ~after], "B"), (matched[~before & after], "A")):
             without = without[~self.a.is_recomputed[without]]
             for scope in _outermost_scopes(self.a.graph, without):
+                # Checkpointed in both; of the two ways, only the reentrant one runs forward without gradients.
+                what = (
+                    f"is checkpointed by reentry in {run} alone (use_reentrant=True)"
+                    if self.a.graph.scope_paths[scope] in recomputed
+                    else f"runs without gradients in {run} alone (no_grad)"
+                )
                 nodes = [node for node in self.a.nodes_inside(scope) if self.to_b[node] >= 0]
                 counterparts = [int(self.to_b[node]) for node in nodes]
                 self._add("gradient", scope, self._counterpart(scope), what, (nodes, counterparts))

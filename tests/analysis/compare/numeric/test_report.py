@@ -450,10 +450,10 @@ def test_an_operation_after_one_that_is_new_is_not_blamed_alone() -> None:
     after = tv.trace(lambda x: two((one(x) - 100).sqrt()), x)
     found = tv.compare(before, after).differences()
     [row] = found.rewired
-    assert row.reads == "another tensor: sqrt (only in B) instead of addmm in linear" and found.origins == []
+    assert row.reads == "another tensor: sqrt (only in B) instead of addmm in one" and found.origins == []
     assert row.input_error == float("inf")  # all of it is NaN
     [row] = tv.compare(after, before).differences().rewired
-    assert row.reads == "another tensor: addmm in linear instead of sqrt (only in A)"
+    assert row.reads == "another tensor: addmm in one instead of sqrt (only in A)"
 
 
 def test_what_reads_tensors_of_another_shape_is_no_news() -> None:
