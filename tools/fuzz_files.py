@@ -273,7 +273,7 @@ def bomb_tvz(entries: dict[str, bytes], rng: random.Random) -> tuple[bytes, str]
         what = f"all columns along {along} of {size // 10} rows"
     elif action == 3:
         name = rng.choice(TABLES)
-        tables[name] = (tables[name] or ["a"])[:1] * (size // 100)
+        tables[name] = (tables.get(name) or ["a"])[:1] * (size // 100)
         what = f"{size // 100} rows of {name}"
     elif action == 4:
         header["meta"]["x"] = rng.choice(([[]], [{}], [{"": 0}], ["ab"])) * (size // 20)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import signal
 import sys
+import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -25,8 +28,9 @@ from tests.kit.interrupts import (
     points,
     process_state,
 )
+from torch_vis.capture.fake import FakeTwins, ShapesOnly
 from torch_vis.capture.recording.dispatch_mode import RecordMode
-from torch_vis.capture.undo import Context, Patch, Shared, Undo, context
+from torch_vis.capture.undo import Context, HeldSignals, Patch, Shared, Undo, context
 from torch_vis.graph.schema import Flag, Kind, Phase, Role
 
 # what has no compiler in it; the others are in tools/interrupts.py
@@ -124,6 +128,39 @@ def test_a_callback_of_ours_at_the_death_of_a_tensor_is_not_in_python() -> None:
     assert called == []
 
 
+def test_a_callback_of_ours_at_the_death_of_a_twin_is_not_in_python() -> None:
+    twins = FakeTwins(ShapesOnly())
+    tensors = [torch.ones(2) for _ in range(4)]
+    for tensor in tensors:
+        twins.of(tensor)
+    called: list[str] = []
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        tensors.clear()
+        tensor = torch.ones(1)
+    finally:
+        sys.setprofile(None)
+    assert called == []
+
+
+def test_the_garbage_collector_of_others_takes_no_interrupt_from_these_tests() -> None:
+    """Python drops what is raised in a callback of the collector, and hypothesis leaves one behind."""
+    called: list[str] = []
+
+    def callback(phase: str, _: Any) -> None:
+        called.append(phase)
+
+    gc.callbacks.append(callback)
+    interrupt = Interrupter()
+    try:
+        assert interrupt(gc.collect, 0.0)
+        assert called == []
+        assert callback in gc.callbacks
+    finally:
+        gc.callbacks.remove(callback)
+        interrupt.close()
+
+
 def test_what_is_recorded_of_an_interrupted_block_is_readable() -> None:
     recordings: list[Any] = []
 
@@ -154,6 +191,78 @@ def test_numpy_asks_our_codes_for_nothing_that_is_in_python() -> None:
     finally:
         sys.setprofile(None)
     assert called == []
+
+
+# ---------------------------------------------------------------- what Python or torch would drop
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
+def test_an_interrupt_in_a_callback_of_others_comes_again() -> None:
+    """Python prints what is raised in a callback of a weak reference, and goes on."""
+
+    class Dies:
+        pass
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        before = process_state()
+        with pytest.raises(KeyboardInterrupt), tv.record(MODEL):
+            dies: Any = Dies()
+            reference = weakref.ref(dies, lambda _: signal.raise_signal(signal.SIGINT))
+            del dies
+            assert reference() is None
+            time.sleep(5)
+        assert left_behind(before) == []
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
+def test_dynamo_is_not_interrupted_while_it_compiles() -> None:
+    """It counts the compilations under way, and would never call those that listen again."""
+    callbacks = pytest.importorskip("torch._dynamo.callback").callback_handler.start_callbacks
+    heard: list[bool] = []
+
+    def interrupts(_: Any) -> None:
+        heard.append(True)
+        signal.raise_signal(signal.SIGINT)
+
+    # torch loads its loggers
+    SCENES["dynamo"]()
+    before = process_state()
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    callbacks.append(interrupts)
+    try:
+        for turn in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                tv.trace(MODEL, INPUT, via="dynamo")
+            assert len(heard) == turn + 1
+    finally:
+        callbacks.remove(interrupts)
+        signal.signal(signal.SIGINT, handler)
+    assert left_behind(before) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
+def test_held_signals_wait_once_and_no_longer_than_the_block() -> None:
+    reached: list[str] = []
+    before = process_state()
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), HeldSignals():
+            signal.raise_signal(signal.SIGINT)
+            reached.append("first")
+            signal.raise_signal(signal.SIGINT)
+            reached.append("second")
+        with pytest.raises(KeyboardInterrupt):
+            with HeldSignals():
+                signal.raise_signal(signal.SIGINT)
+                reached.append("third")
+            reached.append("behind")
+        assert reached == ["first", "third"]
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert left_behind(before) == []
 
 
 # ---------------------------------------------------------------- patches

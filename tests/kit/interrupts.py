@@ -130,12 +130,20 @@ def process_state() -> dict[str, Any]:
     state["threads start"] = threading.Thread.start
     state["foreach"] = list(_foreach_utils._foreach_supported_types)
     state["fast path"] = torch.backends.mha.get_fastpath_enabled()
-    state["log filters"] = [
-        (name, len(logger.filters), sum(len(handler.filters) for handler in logger.handlers))
+    loggers = [
+        (name, logger)
         for name, logger in list(logging.root.manager.loggerDict.items())
         if name.startswith("torch") and isinstance(logger, logging.Logger)
     ]
+    # torch loads more loggers as it goes; those without a filter do not count
+    state["log filters"] = [
+        (name, filters)
+        for name, logger in loggers
+        if (filters := len(logger.filters) + sum(len(handler.filters) for handler in logger.handlers))
+    ]
     state["streams"] = [sys.stdout, sys.stderr]
+    state["unraisable"] = sys.unraisablehook
+    state["signals"] = [signal.getsignal(number) for number in sorted(signal.valid_signals())]
     state["training"] = [part.training for part in MODEL.modules()]
     state["hooks"] = [len(part._forward_hooks) + len(part._forward_pre_hooks) for part in MODEL.modules()]
     state["environment"] = {
@@ -359,6 +367,8 @@ class Interrupter:
         assert sender.stdin is not None and sender.stdout is not None
         was = signal.signal(signal.SIGINT, signal.default_int_handler)
         came, after = False, 0
+        # Python drops what is raised in one that is in Python, and hypothesis leaves one behind for the whole process
+        of_others, gc.callbacks[:] = list(gc.callbacks), []
         try:
             try:
                 sender.stdin.write(f"{delay}\n")
@@ -370,5 +380,6 @@ class Interrupter:
                 came = True
             sender.stdout.readline()
         finally:
+            gc.callbacks[:] = of_others
             signal.signal(signal.SIGINT, was)
         return came

@@ -29,7 +29,7 @@ from torch_vis.capture.recording.module_calls import ModuleCalls, running_codes
 from torch_vis.capture.recording.recorder import CallForms, Recorder, clock
 from torch_vis.capture.recording.source_lines import resolve
 from torch_vis.capture.settings import module_settings
-from torch_vis.capture.undo import Context, Undo
+from torch_vis.capture.undo import Context, Undo, heard
 from torch_vis.errors import NothingToDifferentiate
 from torch_vis.graph.call import Special
 from torch_vis.graph.graph import Graph
@@ -152,6 +152,7 @@ class Capture(Context["Capture"]):
                 raise
             self.error = raised
 
+    @heard
     def finish(self) -> CapturedRun:
         """The run that was recorded, and the tensors that were kept of it."""
         rec = self.recorder

@@ -14,11 +14,14 @@ A forked child inherits neither recordings nor what they do to torch (``in_child
 
 from __future__ import annotations
 
+import _thread
 import inspect
 import io
 import os
+import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from functools import partial, wraps
@@ -407,6 +410,102 @@ def take_out(table: Any, function: Any) -> None:
         with suppress(ValueError):
             while True:
                 table.remove(function)
+
+
+# ---------------------------------------------------------------- signals
+
+
+def _hear(original: Any) -> Any:
+    def hear(unraisable: Any, /) -> Any:
+        is_interrupt = isinstance(unraisable.exc_value, KeyboardInterrupt)
+        if is_interrupt and _ignored.wrapper is hear and callable(signal.getsignal(signal.SIGINT)):
+            # by another thread, when this function has been left
+            _thread.start_new_thread(_interrupt_again, ())
+            return None
+        return original(unraisable)
+
+    return hear
+
+
+def _interrupt_again() -> None:
+    time.sleep(0.001)
+    _thread.interrupt_main()
+
+
+_ignored = Patch(lambda: sys, "unraisablehook", _hear)
+# An interrupt that hits a callback of the collector or of a weak reference, where Python prints it and goes on, comes
+# again as soon as the callback is over.
+HEARING = Shared(_ignored)
+
+
+def heard(function: Callable[P, T]) -> Callable[P, T]:
+    """Have a function hear of every interrupt that comes while it runs, ``HEARING`` as a recording does."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        with context(HEARING.take)(object()):
+            return function(*args, **kwargs)
+
+    return call
+
+
+class HeldSignals(Context["HeldSignals"]):
+    """What a signal handler raises waits until a part of torch's is over that must not be left half done.
+
+    Handlers run at once; what the first one raises is raised by ``deliver``, at the latest when the block ends, and
+    that of a second one at once. Python runs handlers on the main thread alone, so on others there is nothing to do.
+    """
+
+    def __init__(self, *, holding: bool = True) -> None:
+        # how many parts of torch's are under way
+        self.depth = int(holding)
+        self._waiting: list[BaseException] = []
+        self._handlers: dict[int, tuple[Any, Any]] = {}
+        self._process = os.getpid()
+
+    def _begin(self, undo: Undo) -> HeldSignals:
+        if threading.current_thread() is threading.main_thread():
+            undo.add(self.deliver)
+            undo.add(self._put_back)
+            for number in signal.valid_signals():
+                handler = signal.getsignal(number)
+                if callable(handler):
+                    held = partial(self._hold, handler)
+                    self._handlers[number] = handler, held
+                    signal.signal(number, held)
+        return self
+
+    def _hold(self, handler: Callable[..., Any], number: int, frame: Any) -> Any:
+        try:
+            return handler(number, frame)
+        except BaseException as error:
+            if not self.depth or self._waiting or os.getpid() != self._process:
+                raise
+            self._waiting.append(error)
+            return None
+
+    def _put_back(self) -> None:
+        for number, (handler, held) in self._handlers.items():
+            if signal.getsignal(number) is held:
+                signal.signal(number, handler)
+
+    def around(self, function: Callable[P, T]) -> Callable[P, T]:
+        """A function while which this holds."""
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            self.depth += 1
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.depth -= 1
+
+        return call
+
+    def deliver(self) -> None:
+        """Raise what waits, if anything does."""
+        if self._waiting:
+            raise self._waiting.pop().with_traceback(None)
 
 
 # ---------------------------------------------------------------- forks

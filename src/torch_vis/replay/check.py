@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from torch_vis.capture.kept_tensors import KeptTensors, copy_of
+from torch_vis.capture.undo import heard
 from torch_vis.errors import CheckFailed, TensorsMissing
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import RECORDED, Flag, Kind, Role
@@ -52,6 +53,7 @@ class CheckResult(NamedTuple):
         )
 
 
+@heard
 def check(
     graph: Graph,
     held: KeptTensors,

@@ -1,4 +1,4 @@
-"""Dynamo's cache, left as it was: code compiled for a capture is dropped, the user's stays, noted sizes come back."""
+"""Dynamo left as it was: code compiled for a capture is dropped, the user's stays, noted sizes come back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torch_vis.capture.undo import Undo, context
+from torch_vis.capture.undo import HeldSignals, Patch, Undo, context
 
 
 @context
@@ -25,6 +25,16 @@ def forgetting(undo: Undo) -> None:
     undo.add(_restore_sizes, state, copy.deepcopy(dict(state)))
     undo.add(_drop_all, before)
     state.clear()
+
+
+@context
+def whole_compilations(undo: Undo, held: HeldSignals) -> None:
+    """Hold what signal handlers raise while Dynamo looks at a function: interrupted there, it leaves torch halfway."""
+    from torch._dynamo import convert_frame
+
+    conversion = Patch(lambda: getattr(convert_frame, "CatchErrorsWrapper", None), "__call__", held.around)
+    undo.add(conversion.remove)
+    conversion.install()
 
 
 def _restore_sizes(state: dict[Any, Any], sizes: dict[Any, Any]) -> None:

@@ -24,7 +24,7 @@ from torch_vis.capture.compilers.diagnose import (
     own_error,
     quiet,
 )
-from torch_vis.capture.compilers.dynamo_cache import forgetting, isolated
+from torch_vis.capture.compilers.dynamo_cache import forgetting, isolated, whole_compilations
 from torch_vis.capture.compilers.graph_breaks import DynamoLog, listening, with_ends, with_losses
 from torch_vis.capture.compilers.interpreter import ProgramRun
 from torch_vis.capture.compilers.program import Program, count_nodes, describe, remember_outputs, with_untaken
@@ -40,7 +40,7 @@ from torch_vis.capture.compilers.symbolic_sizes import (
 from torch_vis.capture.recording.module_calls import aside_while_compiling
 from torch_vis.capture.recording.recorder import Recorder, get_ident
 from torch_vis.capture.session import Capture
-from torch_vis.capture.undo import Undo
+from torch_vis.capture.undo import HeldSignals, Undo
 from torch_vis.errors import CaptureFailed, UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.record import Limit
@@ -114,7 +114,7 @@ def prepare(
     frontend = {"fx": _fx, "export": _export, "dynamo": _dynamo, "aot": _dynamo}[via]
     started = time.perf_counter_ns()
     try:
-        with quiet():
+        with HeldSignals(), quiet():
             run = frontend(CaptureRequest(program, program_run, model, args, dict(kwargs), options, clean_up))
     except CaptureFailed:
         own = own_error(model, args, kwargs)
@@ -265,6 +265,7 @@ def _dynamo(request: CaptureRequest) -> Runner:
 
     # what compiled code calls; Dynamo keeps that code, and must not keep the model with it
     link = CaptureLink(program, program_run, log)
+    held = HeldSignals(holding=False)
 
     def interpreted(module: fx.GraphModule, name: str) -> Callable[..., Any]:
         def run_graph(*inputs: Any) -> Any:
@@ -284,6 +285,7 @@ def _dynamo(request: CaptureRequest) -> Runner:
             rec = None if link.run is None or link.run.recorder.closed else link.run.recorder
             if rec is None:
                 return function(*inputs)
+            held.deliver()
             number = rec.module_number(module, name, name, "compiled")
             if rec.scopes[rec.current.get(thread, 0)][0] == number:
                 return function(*inputs)
@@ -316,7 +318,15 @@ def _dynamo(request: CaptureRequest) -> Runner:
 
     def run() -> Any:
         marks = marks_kept(args, kwargs)
-        with quiet(), marks, listening(log), aside_while_compiling(), _inside(rec, model):
+        with (
+            held,
+            quiet(),
+            whole_compilations(held),
+            marks,
+            listening(log),
+            aside_while_compiling(),
+            _inside(rec, model),
+        ):
             try:
                 return called(*args, **kwargs)
             except Exception as error:

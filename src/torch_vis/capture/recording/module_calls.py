@@ -32,7 +32,18 @@ from torch_vis.capture.recording.recorder import Recorder, clock, get_ident
 from torch_vis.capture.recording.source_lines import CodeTable, kind_of, leave_alone
 from torch_vis.capture.recording.user_functions import UserFunctions
 from torch_vis.capture.settings import optimizer_settings
-from torch_vis.capture.undo import Context, Hooks, Patch, Setting, Shared, Undo, context, in_child, take_out
+from torch_vis.capture.undo import (
+    HEARING,
+    Context,
+    Hooks,
+    Patch,
+    Setting,
+    Shared,
+    Undo,
+    context,
+    in_child,
+    take_out,
+)
 
 # kinds of scopes in which a call of a module is an outermost one
 OUTERMOST = ("run", "optimizer")
@@ -67,6 +78,7 @@ class ModuleCalls(Context["ModuleCalls"]):
         if self.modules is not None:
             _adopting.append((self.recorder, self.modules))
         _followed.take(undo, self)
+        HEARING.take(undo, self)
         return self
 
     def _forget(self, thread: int) -> None:

@@ -125,14 +125,10 @@ def run_once(
         if not operations:
             session.boundary.hand(tensor for _, tensor in inputs)
         capture.has_output = True
-        backward = True
         with capture:
             output = model(*args, **kwargs)
             state.set_gradients_aside(output)
-            try:
-                run_backward(output, None)
-            except NothingToDifferentiate:
-                backward = False
+            backward = _differentiated(output)
         if operations:
             capture.output = output
         record = session.finish(whole=True, backward=backward)
@@ -144,6 +140,15 @@ def run_once(
         for name in state.lost
     )
     return record
+
+
+def _differentiated(output: Any) -> bool:
+    """Run backward from an output, if there is anything to differentiate."""
+    try:
+        run_backward(output, None)
+    except NothingToDifferentiate:
+        return False
+    return True
 
 
 def without_history(items: Any) -> Any:
