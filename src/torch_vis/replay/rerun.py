@@ -28,7 +28,7 @@ from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import many
 from torch_vis.ops.higher_order import BRANCHES
 from torch_vis.replay.activation_file import keeper
-from torch_vis.replay.execution import Basis, Diverged, PatchedReplay
+from torch_vis.replay.execution import Basis, Diverged, PatchedReplay, RunLayout
 from torch_vis.replay.live_run import input_values, refused_sizes
 from torch_vis.replay.replay import Replay, ReplayPlan, where
 from torch_vis.replay.slicing import (
@@ -143,6 +143,7 @@ class RunPlanner:
             )
         self.graph, self.held = graph, held
         self.plan = ReplayPlan(graph, held)
+        self.layout = RunLayout(graph, self.plan)
         self.places = Places(graph, held, settings)
         self._targets: dict[Any, list[ReplayTarget]] = {}
         self._schedules: dict[Any, Schedule] = {}
@@ -247,7 +248,7 @@ def execute(
     whole = request.whole or (request.keep == "all" and request.to is None and not patches)
     states: dict[int, Any] = {} if basis is None else dict(basis.states)
     with keeper(graph, rows, request.to) as sink:
-        run = PatchedReplay(graph, held, plan, sink, kept, patches)
+        run = PatchedReplay(graph, held, plan, planner.layout, sink, kept, patches)
         run.deciding = schedule.deciding
         run.give({value: request.inputs[name] for name, value in given.items()})
         if basis is not None:
@@ -269,7 +270,7 @@ def execute(
     results = {r: run.result(r) if r in schedule.goals else before[r] for r in range(len(graph.results))}
     _sort(graph, results, rerun)
     if whole:
-        rerun.basis = Basis(run.memory, run.objects, states, request.inputs, results)
+        rerun.basis = Basis(run.memory, run.objects, states, request.inputs, results, run.basis_views())
         rerun._at = partial(_value_at, planner, rerun.basis)
     return rerun, results
 
