@@ -775,9 +775,9 @@ def _rows(model: torch.nn.Module) -> list[LiveModule]:
     ]
 
 
-def _operators() -> Iterable[str]:
-    """Every operator that torch knows here."""
-    return torch._C._dispatch_get_all_op_names()
+def _operators() -> Iterator[str]:
+    """Every operator that torch knows here: thousands, so they are listed when somebody asks."""
+    yield from torch._C._dispatch_get_all_op_names()
 
 
 def _listed(wanted: Any) -> list[Any]:
