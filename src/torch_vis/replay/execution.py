@@ -326,7 +326,7 @@ class PatchedReplay(Replay):
 
     def basis_views(self) -> dict[int, BlockViews]:
         """A place for the tensors on each block of memory, to be filled by the runs that start from this one."""
-        views = {storage: (block, {}) for storage, block in self.memory.items()}
+        views: dict[int, BlockViews] = {storage: (block, {}) for storage, block in self.memory.items()}
         return views | {
             storage: entry
             for storage, entry in self.views.items()

@@ -416,9 +416,9 @@ class PreparedCall:
         self.kwargs = {name: self._literal(arg) for name, arg in call.kwargs}
         # most calls have their tensors side by side among the positional arguments
         self._slots = [(at, arg.number) for at, arg in enumerate(self.args) if isinstance(arg, Slot)]
-        nested = [arg for arg in (*self.args, *self.kwargs.values()) if isinstance(arg, (list, dict))]
-        nested += [arg for arg in self.kwargs.values() if isinstance(arg, Slot)]
-        self._is_flat = not nested
+        self._is_flat = not any(isinstance(arg, (list, dict)) for arg in self.args) and not any(
+            isinstance(arg, (list, dict, Slot)) for arg in self.kwargs.values()
+        )
 
     def arguments(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments with the tensors in their slots."""

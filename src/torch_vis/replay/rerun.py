@@ -120,6 +120,8 @@ class Request:
     to: str | os.PathLike[str] | None
     whole: bool = False
     """Whether the run's memory is to be a basis, without naming what is in it."""
+    results: bool = True
+    """Whether the run's results are wanted too, and not what is kept alone."""
 
 
 class Schedule(NamedTuple):
@@ -181,25 +183,38 @@ class RunPlanner:
         patched: Sequence[ReplayTarget],
         kept: Sequence[ReplayTarget],
         from_basis: bool,
+        results: bool = True,
     ) -> Schedule:
         """Which operations have to run, worked out once for each set of targets."""
         inputs = () if from_basis else tuple(given.values())
-        key = (inputs, tuple(t.key for t in patched), tuple((t.name, t.key) for t in kept), from_basis)
+        key = (
+            inputs,
+            tuple(t.key for t in patched),
+            tuple((t.name, t.key) for t in kept),
+            from_basis,
+            results,
+        )
         known = self._schedules.get(key)
         if known is None:
-            known = self._schedules[key] = self._scheduled(set(inputs), list(patched), list(kept), from_basis)
+            wanted = range(len(self.graph.results)) if results else ()
+            known = self._schedules[key] = self._scheduled(
+                set(inputs), list(patched), list(kept), from_basis, wanted
+            )
         return known
 
     def _scheduled(
-        self, inputs: set[int], patched: list[ReplayTarget], kept: list[ReplayTarget], from_basis: bool
+        self,
+        inputs: set[int],
+        patched: list[ReplayTarget],
+        kept: list[ReplayTarget],
+        from_basis: bool,
+        results: Sequence[int],
     ) -> Schedule:
         graph = self.graph
         touched = descendants(graph, inputs)
         for target in patched:
             touched = touched | self.touched_by(target)
-        goals = [
-            r for r in range(len(graph.results)) if not (inputs or patched) or _rests_on(graph, r, touched)
-        ]
+        goals = [r for r in results if not (inputs or patched) or _rests_on(graph, r, touched)]
         deciding = [node for node in _left(graph, touched) if node in self.held.python_values]
         needed = needed_nodes(graph, goals, kept, patched, deciding)
         if from_basis:
@@ -242,7 +257,9 @@ def execute(
     kept = planner.kept(request.keep)
     given = input_values(graph, list(request.inputs))
     made = all_nodes(graph) if request.whole else kept
-    schedule = planner.schedule(given, [target for target, _ in patches], made, basis is not None)
+    schedule = planner.schedule(
+        given, [target for target, _ in patches], made, basis is not None, request.results
+    )
     rows = [row for target in kept for row in kept_values(graph, target)]
     rerun = Rerun(ran=len(schedule.needed))
     whole = request.whole or (request.keep == "all" and request.to is None and not patches)

@@ -574,7 +574,8 @@ def match_paths(pattern: str, modules: Sequence[ModuleName]) -> tuple[int, ...]:
     ((0, 2), (0, 1, 2, 3), (3,))
     """
     if not pattern:
-        return tuple(number for number, row in enumerate(modules) if not row.path)[:1]
+        # what is no module, and keeps its place in the table only, has no class
+        return tuple(number for number, row in enumerate(modules) if not row.path and row.type)[:1]
     exact = tuple(number for number, row in enumerate(modules) if row.path == pattern)
     if exact:
         return exact
