@@ -127,9 +127,10 @@ SIGNATURES = {
     "Trace.latency": "(self, *, hardware=None, calibration=None)",
 }
 TRACE = """
-activations branches breaks check communication entry error explore figure fusion gradients graph health help is_open kept
-latency lifetimes limits loops memory meta metrics name needs_tensors of output part partition program
-receptive_field release report roofline run save select show subgraph summary sweep table time to_networkx to_pandas with_metrics
+activations branches breaks check communication entry error explore figure fusion gradients graph health help
+is_open kept latency lifetimes limits loops memory meta metrics name needs_tensors of output part partition program
+receptive_field release report roofline run save select show subgraph summary sweep table time to_networkx
+to_pandas with_metrics
 """.split()
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_vis.capture.containers import argument_names, named_tensors, with_tensors
+from torch_vis.capture.containers import KeptByName, argument_names, named_tensors, with_tensors
 from torch_vis.capture.edits import (
     EditPlace,
     Replacement,
@@ -364,7 +364,7 @@ class Live:
             check_replacement(key, by)
         self.model = getattr(model, "_orig_mod", model)
         self._compiled = self.model is not model
-        self.kept: dict[str, list[Any]] = {}
+        self.kept: dict[str, list[Any]] = KeptByName()
         """What each place gave, one item for each call, in the form in which the module returned it."""
         self.limits: tuple[str, ...] = ()
         """What was other than in a run without this, in sentences."""

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from torch_vis.capture.containers import (
+    KeptByName,
     inner_tensors,
     named_tensors,
     with_tensors,
@@ -277,7 +278,7 @@ def execute(
                 f"the recorded operations do not fit: {error}; what depends on the data (sizes, branches) is as "
                 "recorded, so trace again with these inputs"
             ) from error
-        rerun.kept = sink.kept
+        rerun.kept = KeptByName(sink.kept)
         refused = getattr(sink, "refused", ())
     rerun.limits = _limits(graph, held, schedule.touched, run.otherwise)
     rerun.limits += _array_limits(graph, held, schedule, {} if basis is not None else request.inputs)
