@@ -1,7 +1,7 @@
 """``python tools/interventions.py [TRIES] [SEED]``: random interventions over the zoo, beside hooks, bit for bit.
 
-Each try draws a model, a selector and an edit, runs it with ``tv.live`` and (where the run can be replayed) ``t.run``, and
-compares every output with what a forward hook written by hand gives. Then a generation with its cache, token by token.
+Each try draws a model, a selector and an edit, runs it with ``tv.live`` and, where the run can be replayed, ``t.run``,
+and compares every output with what a hook written by hand gives. Then a generation with its cache, token by token.
 """
 
 from __future__ import annotations

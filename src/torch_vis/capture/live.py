@@ -400,6 +400,8 @@ class Live:
             str(wanted) if isinstance(wanted, (str, Selector)) else getattr(wanted, "__name__", repr(wanted))
         )
         found = False
+        # what several branches select is kept and changed once
+        before = len(self._taps)
         for branch in selector(wanted).branches:
             branch = self._names.resolved(branch)
             if branch.reader is not None or branch.of_operations:
@@ -412,6 +414,7 @@ class Live:
                 found = True
         if not found:
             raise UsageError(f"{text!r} selects no module of {type(self.model).__name__}")
+        self._taps[before:] = {tap.name: tap for tap in self._taps[before:]}.values()
 
     def _selects(self, branch: Branch, number: int) -> bool:
         def of_atom(atom: Any) -> bool:
