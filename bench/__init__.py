@@ -16,6 +16,7 @@ FIGURES = {
     "tracking": "the tracking interface with a switch off, against all on",
     "dynamo": "trace(via='dynamo'), against Dynamo alone",
     "extraction": "tv.extract of 10,000 samples, against a hook and a loop that writes the same bytes; its memory",
+    "workbench": "live activations, 96 patches and again() of GPT-2 small, against hooks, nnsight, TransformerLens",
     "tensor_ids": "a million temporaries as a connected operation sequence",
     "onnx": "ONNX and Model Explorer files: time per operation as runs grow",
     "explorer": "the terminal explorer on 100,000 modules; recording statistics of BERT-base",

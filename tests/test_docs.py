@@ -334,6 +334,7 @@ def readers_names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "model": model,
         "x": x,
         "batch": x,
+        "loader": [x],
         "step": step,
         "t": t,
         "folder": folder,

@@ -79,11 +79,14 @@ SIGNATURES = {
     "DLBacktrace.predict": "(self, *inputs, kwargs=None, keep='all')",
     "DLBacktrace.evaluation": "(self, node_io, *, mode='default', target=None, against=None, output=0, "
     "relevance=None, multiplier=1.0, tensors=False)",
+    "Trace.branches": "(self)",
     "Trace.communication": "(self)",
     "Trace.fusion": "(self)",
     "Trace.gradients": "(self)",
     "Trace.health": "(self)",
     "Trace.help": "(self, about=None)",
+    "Trace.loops": "(self)",
+    "Trace.receptive_field": "(self, wanted, *, input=None)",
     "Trace.report": "(self, path)",
     "Trace.subgraph": "(self, name)",
     "Trace.summary": "(self)",
@@ -124,9 +127,10 @@ SIGNATURES = {
     "Trace.latency": "(self, *, hardware=None, calibration=None)",
 }
 TRACE = """
-activations breaks check communication entry error explore figure fusion gradients graph health help is_open kept
-latency lifetimes limits memory meta metrics name needs_tensors of output part partition program release report
-roofline run save select show subgraph summary sweep table time to_networkx to_pandas with_metrics
+activations branches breaks check communication entry error explore figure fusion gradients graph health help
+is_open kept latency lifetimes limits loops memory meta metrics name needs_tensors of output part partition program
+receptive_field release report roofline run save select show subgraph summary sweep table time to_networkx
+to_pandas with_metrics
 """.split()
 
 

@@ -26,6 +26,8 @@ REPORTS: dict[str, Question] = {
     "time": Question("torch_vis.analysis.time:TimeReport", needs_numbers=True),
     "gradients": Question("torch_vis.analysis.gradients.report:GradientsReport", needs_numbers=True),
     "health": Question("torch_vis.analysis.gradients.health:HealthReport", needs_numbers=True),
+    "loops": Question("torch_vis.analysis.control_flow:LoopsReport"),
+    "branches": Question("torch_vis.analysis.control_flow:BranchesReport", needs_numbers=True),
     "fusion": Question("torch_vis.analysis.fusion.report:FusionReport"),
     "partition": Question(
         "torch_vis.analysis.partition.report:PartitionReport",
@@ -39,6 +41,7 @@ REPORTS: dict[str, Question] = {
 }
 FULL_REPORT = "torch_vis.analysis.full_report:write_report"
 SELECT = "torch_vis.analysis.workbench:Selection"
+RECEPTIVE_FIELD = "torch_vis.analysis.receptive_field:ReceptiveField"
 SWEEP = "torch_vis.analysis.workbench:SweepReport"
 WORLD = "torch_vis.analysis.ranks.world:World"
 EXPLORE = "torch_vis.interfaces.explorer.explorer:explore"

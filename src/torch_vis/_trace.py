@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from torch_vis._reports import EXPLORE, FULL_REPORT, HELP, REPORTS, SELECT, SWEEP, resolved
+from torch_vis._reports import EXPLORE, FULL_REPORT, HELP, RECEPTIVE_FIELD, REPORTS, SELECT, SWEEP, resolved
 from torch_vis.errors import UsageError, no_match
 from torch_vis.formats import renderer_called, writer
 from torch_vis.graph.io.atomic import PathLike
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pandas
     import torch
 
+    from torch_vis.analysis.control_flow import BranchesReport, LoopsReport
     from torch_vis.analysis.fusion.report import FusionReport
     from torch_vis.analysis.gradients.health import HealthReport
     from torch_vis.analysis.gradients.report import GradientsReport
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from torch_vis.analysis.memory.report import MemoryReport
     from torch_vis.analysis.partition.report import PartitionReport
     from torch_vis.analysis.ranks.communication import CommunicationReport
+    from torch_vis.analysis.receptive_field import ReceptiveField
     from torch_vis.analysis.summary import SummaryReport
     from torch_vis.analysis.time import TimeReport
     from torch_vis.analysis.workbench import Selection, SweepReport
@@ -161,6 +163,21 @@ class Trace(LiveRun):
         report: SweepReport = resolved(SWEEP)(self, wanted, edit, args=args, **options)
         return report
 
+    def receptive_field(self, wanted: Any, *, input: str | None = None) -> ReceptiveField:
+        """Which part of an input a value depends on, as a box that is proved by running with other numbers.
+
+        ``wanted`` is a selector, most often with a slice (``"layer4[0, :, 3, 3]"``, ``"output[0, -1]"``); ``input`` is
+        the name of the input, by default the first.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(torch.nn.Conv2d(1, 1, 3, dilation=2), torch.randn(1, 1, 9, 9))
+        >>> field = t.receptive_field("output[0, 0, 1, 3]")
+        >>> field.box, field.sides[3].read, field.proved
+        (((0, 1), (0, 1), (1, 6), (3, 8)), (3, 5, 7), True)
+        """
+        report: ReceptiveField = resolved(RECEPTIVE_FIELD)(self, wanted, input=input)
+        return report
+
     def release(self) -> None:
         """Let go of the output and of the tensors held for ``check``; the graph and the metrics stay.
 
@@ -273,6 +290,28 @@ class Trace(LiveRun):
         [('', 8, 14), ('0', 8, 14)]
         """
         return self._report("summary")
+
+    def loops(self) -> LoopsReport:
+        """The loops of the run: what repeats and how often, the turn of every operation, and what turns hand on.
+
+        ``t.with_metrics(t.loops())`` has the columns ``loop`` and ``turn``, also as heat maps of the page.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(torch.nn.RNNCell(3, 2), torch.ones(1, 3))
+        >>> t.loops().rows
+        []
+        """
+        return self._report("loops")
+
+    def branches(self) -> BranchesReport:
+        """The lines that looked at a number of a tensor: what each saw, and whether it took ``then`` or ``else``.
+
+        >>> import torch, torch_vis as tv
+        >>> report = tv.trace(lambda x: x if x.sum() > 0 else -x, torch.ones(2)).branches()
+        >>> [(row.saw, row.taken) for row in report.rows]
+        [(True, 'then')]
+        """
+        return self._report("branches")
 
     def memory(self) -> MemoryReport:
         """Where the memory goes: the timeline by use, the peak and its tensors, checkpointing, what allocators add.

@@ -7,6 +7,7 @@
 True
 """
 
+from torch_vis.analysis.control_flow import BranchesReport, LoopsReport
 from torch_vis.analysis.fusion.report import FusionReport
 from torch_vis.analysis.gradients.health import HealthReport
 from torch_vis.analysis.gradients.report import GradientsReport
@@ -24,6 +25,7 @@ from torch_vis.graph.record import Limit, Run
 from torch_vis.graph.schema import Site, TensorType
 
 __all__ = [
+    "BranchesReport",
     "Column",
     "CommunicationReport",
     "FusionReport",
@@ -31,6 +33,7 @@ __all__ = [
     "HealthReport",
     "LatencyReport",
     "Limit",
+    "LoopsReport",
     "MemoryReport",
     "Node",
     "PartitionReport",

@@ -305,6 +305,27 @@ def test_the_old_name_of_hold_says_what_to_write(model: Net) -> None:
     assert all(w.filename == __file__ for w in caught)
 
 
+def test_what_two_branches_select_is_changed_once() -> None:
+    model, x = nn.Sequential(nn.Linear(2, 2), nn.ReLU()), torch.ones(1, 2)
+    with tv.live(model, replace={"0 | class:Linear": lambda y: y * 3}, keep="0 | *") as run:
+        model(x)
+    assert torch.equal(run.kept["0"][0], model[0](x) * 3) and [*map(len, run.kept.values())] == [1, 1]
+
+
+def test_what_was_kept_answers_to_the_end_of_a_name() -> None:
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.Sequential(nn.Linear(2, 2)))
+    x = torch.ones(1, 2)
+    with tv.live(model, keep=["0.1", "*.0"]) as run:
+        model(x)
+    kept = tv.trace(model, x).run(keep=["0.1", "0.0", "1.0"]).kept
+    for by_name in (run.kept, kept):
+        assert by_name["1"] is by_name["0.1"] and "1" not in by_name and by_name.get("1") is None
+        with pytest.raises(UsageError, match=r"'0' is ambiguous: '0\.0', '1\.0' were kept"):
+            by_name["0"]
+        with pytest.raises(UsageError, match=r"no place among those kept '0\.2'"):
+            by_name["0.2"]
+
+
 # ---------------------------------------------------------------- bit for bit with hooks, over the zoo
 
 EDITS: list[Callable[[], tuple[Any, Callable[[Tensor], Tensor]]]] = [

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree
+
+from torch_vis.errors import UsageError, no_match
 
 
 def named_tensors(item: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -253,3 +255,25 @@ def _with_children(item: Any, change: Callable[[str, torch.Tensor], Any], name: 
         for index, part in enumerate(children)
     ]
     return item if all(new is old for new, old in zip(parts, children)) else node.unflatten_fn(parts, context)
+
+
+class KeptByName(dict[str, Any]):
+    """What was kept, by the whole name of each place; the end of a name will do where no other ends so.
+
+    >>> KeptByName({"transformer.h.3": 1, "transformer.h.4": 2})["h.3"]
+    1
+    """
+
+    def __missing__(self, name: Any) -> Any:
+        return self[end_of_one(name, self)]
+
+
+def end_of_one(name: Any, names: Iterable[str]) -> str:
+    """The one name that ends so."""
+    names = list(names)
+    ends = [other for other in names if isinstance(name, str) and other.endswith(f".{name}")]
+    if len(ends) > 1:
+        raise UsageError(f"{name!r} is ambiguous: {', '.join(map(repr, ends[:4]))} were kept")
+    if not ends:
+        raise no_match("place among those kept", str(name), names)
+    return ends[0]

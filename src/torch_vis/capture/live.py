@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_vis.capture.containers import argument_names, named_tensors, with_tensors
+from torch_vis.capture.containers import KeptByName, argument_names, named_tensors, with_tensors
 from torch_vis.capture.edits import (
     EditPlace,
     Replacement,
@@ -364,7 +364,7 @@ class Live:
             check_replacement(key, by)
         self.model = getattr(model, "_orig_mod", model)
         self._compiled = self.model is not model
-        self.kept: dict[str, list[Any]] = {}
+        self.kept: dict[str, list[Any]] = KeptByName()
         """What each place gave, one item for each call, in the form in which the module returned it."""
         self.limits: tuple[str, ...] = ()
         """What was other than in a run without this, in sentences."""
@@ -400,6 +400,8 @@ class Live:
             str(wanted) if isinstance(wanted, (str, Selector)) else getattr(wanted, "__name__", repr(wanted))
         )
         found = False
+        # what several branches select is kept and changed once
+        before = len(self._taps)
         for branch in selector(wanted).branches:
             branch = self._names.resolved(branch)
             if branch.reader is not None or branch.of_operations:
@@ -412,6 +414,7 @@ class Live:
                 found = True
         if not found:
             raise UsageError(f"{text!r} selects no module of {type(self.model).__name__}")
+        self._taps[before:] = {tap.name: tap for tap in self._taps[before:]}.values()
 
     def _selects(self, branch: Branch, number: int) -> bool:
         def of_atom(atom: Any) -> bool:
@@ -775,9 +778,9 @@ def _rows(model: torch.nn.Module) -> list[LiveModule]:
     ]
 
 
-def _operators() -> Iterable[str]:
-    """Every operator that torch knows here."""
-    return torch._C._dispatch_get_all_op_names()
+def _operators() -> Iterator[str]:
+    """Every operator that torch knows here: thousands, so they are listed when somebody asks."""
+    yield from torch._C._dispatch_get_all_op_names()
 
 
 def _listed(wanted: Any) -> list[Any]:

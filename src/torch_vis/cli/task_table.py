@@ -91,13 +91,35 @@ TASKS: tuple[Task, ...] = (
         "torch-vis export run.tvz -o run.svg",
     ),
     Task(
-        "activations of real calls, of a data set",
+        "activations of real calls",
         'with tv.live(model, keep="layers.1") as run: model(x)',
-        "workbench",
+        "guides/activations_of_a_data_set",
+    ),
+    Task(
+        "activations of a data set",
+        'tv.extract(model, loader, keep="layers.1", to="acts/")',
+        "guides/activations_of_a_data_set",
+        "torch-vis extract net.py:make --loader net.py:batches --keep fc --to acts",
     ),
     Task(
         "ablate, patch or steer",
         't.run(x, replace={"layers.1": tv.edit.zero()}).output',
+        "workbench",
+    ),
+    Task(
+        "which layer, position or head it is",
+        't.sweep("layers.*", tv.edit.zero(), measure=lambda y: y.sum()).figure()',
+        "guides/activations_of_a_data_set",
+    ),
+    Task(
+        "loops and branches of the run",
+        "print(t.loops(), t.branches())",
+        "workbench",
+        "torch-vis report loops run.tvz",
+    ),
+    Task(
+        "the receptive field of a value, proved",
+        't.receptive_field("layers.1[0, 0]").box',
         "workbench",
     ),
     Task("which part of the input it was", "tv.DLBacktrace(model, (x,))", "interfaces/backtrace"),

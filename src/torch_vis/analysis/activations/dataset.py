@@ -15,7 +15,8 @@ import torch
 
 from torch_vis.analysis.activations.shards import Journal, Segment, journals, mapped
 from torch_vis.analysis.report import Report
-from torch_vis.errors import FileError, UsageError, missing_extra, no_match
+from torch_vis.capture.containers import end_of_one
+from torch_vis.errors import FileError, UsageError, missing_extra
 from torch_vis.graph.io.atomic import PathLike
 from torch_vis.graph.text import size
 from torch_vis.views.text.table_layout import Field, Listing
@@ -282,9 +283,7 @@ class ActivationSet(Report):
         return tuple(self.meta.get("limits", ()))
 
     def __getitem__(self, name: str) -> ActivationArray:
-        if name not in self._arrays:
-            raise no_match("activation", str(name), self._arrays)
-        return self._arrays[name]
+        return self._arrays[name if name in self._arrays else end_of_one(name, self._arrays)]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)

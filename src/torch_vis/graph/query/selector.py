@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from torch_vis.errors import UsageError, no_match, shortened
@@ -442,7 +442,12 @@ class SelectorNames:
 
     def __init__(self, modules: Sequence[ModuleName], operators: Iterable[str]) -> None:
         self.modules = modules
-        self.operators = tuple(dict.fromkeys(name for op in operators for name in operator_names(op)))
+        self._operators = operators
+
+    @cached_property
+    def operators(self) -> tuple[str, ...]:
+        """The names of the operators, made when a name is no module."""
+        return tuple(dict.fromkeys(name for op in self._operators for name in operator_names(op)))
 
     def resolved(self, branch: Branch) -> Branch:
         """A branch whose names are modules and operators; a port that a name ends with is the branch's."""
@@ -569,7 +574,8 @@ def match_paths(pattern: str, modules: Sequence[ModuleName]) -> tuple[int, ...]:
     ((0, 2), (0, 1, 2, 3), (3,))
     """
     if not pattern:
-        return tuple(number for number, row in enumerate(modules) if not row.path)[:1]
+        # what is no module, and keeps its place in the table only, has no class
+        return tuple(number for number, row in enumerate(modules) if not row.path and row.type)[:1]
     exact = tuple(number for number, row in enumerate(modules) if row.path == pattern)
     if exact:
         return exact
