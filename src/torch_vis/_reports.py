@@ -51,6 +51,8 @@ EXPLANATIONS: dict[str, Question] = {
         "torch_vis.analysis.attribution.lens:LogitLensReport", ("at", "top"), needs_numbers=True
     ),
 }
+EDGES = "torch_vis.analysis.attribution.edges:EdgeReport"
+PATCH_PATH = "torch_vis.analysis.attribution.edges:patch_path"
 FULL_REPORT = "torch_vis.analysis.full_report:write_report"
 SELECT = "torch_vis.analysis.workbench:Selection"
 SWEEP = "torch_vis.analysis.workbench:SweepReport"

@@ -7,7 +7,18 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from torch_vis._reports import EXPLANATIONS, EXPLORE, FULL_REPORT, HELP, REPORTS, SELECT, SWEEP, resolved
+from torch_vis._reports import (
+    EDGES,
+    EXPLANATIONS,
+    EXPLORE,
+    FULL_REPORT,
+    HELP,
+    PATCH_PATH,
+    REPORTS,
+    SELECT,
+    SWEEP,
+    resolved,
+)
 from torch_vis.errors import UsageError, no_match
 from torch_vis.formats import renderer_called, writer
 from torch_vis.graph.io.atomic import PathLike
@@ -23,6 +34,7 @@ if TYPE_CHECKING:
     import torch
 
     from torch_vis.analysis.attribution.attention import AttentionReport
+    from torch_vis.analysis.attribution.edges import EdgeReport
     from torch_vis.analysis.attribution.lens import LogitLensReport
     from torch_vis.analysis.attribution.methods import AttributionReport
     from torch_vis.analysis.fusion.report import FusionReport
@@ -256,6 +268,58 @@ class Trace(LiveRun):
         options = {"kwargs": kwargs, "output": output, "top": top, "tokens": tokens, "decode": decode}
         report: LogitLensReport = self._explained("logit_lens", at, *args, **options)
         return report
+
+    def attribute_edges(
+        self,
+        measure: Callable[[Any], Any],
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        between: Any = None,
+        top: int = 10,
+    ) -> EdgeReport:
+        """Rank edges by what patching them from a run on other inputs does to a measure.
+
+        ``args`` and ``kwargs`` are the other inputs, ``measure`` a function of the output that gives a number. Without
+        ``between``, an edge is what one operation reads of another; with it, a selector of modules, edges are those
+        between the modules, and to the output, through all that lies outside of them. Every edge has an estimate, the
+        gradient times the difference of the two runs; the ``top`` edges are patched in fact.
+
+        >>> import torch, torch_vis as tv
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 1))
+        >>> report = tv.trace(model, torch.ones(1, 3)).attribute_edges(lambda y: y.sum(), torch.zeros(1, 3))
+        >>> [(row.sender, row.receiver) for row in report.rows]
+        [('input', '0/addmm#1'), ('0/addmm#1', '1/addmm#3')]
+        >>> abs(report.rows[0].exact - (report.other_measured - report.measured)) < 1e-6
+        True
+        """
+        options = {"kwargs": kwargs, "between": between, "top": top}
+        report: EdgeReport = resolved(EDGES)(self, measure, *args, **options)
+        return report
+
+    def patch_path(
+        self,
+        path: Sequence[Any],
+        edit: Any,
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        frozen: Any = None,
+    ) -> Rerun:
+        """Run with a change that acts through one path alone: path patching.
+
+        ``path`` are places in order, the last perhaps ``"output"``; ``edit`` is made at the first. Each next place is
+        given what the change makes of its input, and everything else sees what it saw before, until the last place:
+        what follows that one runs on. Between two places the change passes through sums, copies and normalisations
+        only; with ``frozen``, a selector, through all that is not selected.
+
+        >>> import torch, torch_vis as tv
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2))
+        >>> t = tv.trace(model, torch.ones(1, 3))
+        >>> patched = t.patch_path(["0", "1"], tv.edit.zero())
+        >>> torch.equal(patched.output[0], model[1].bias)
+        True
+        """
+        rerun: Rerun = resolved(PATCH_PATH)(self, path, edit, args, kwargs, frozen)
+        return rerun
 
     def _explained(self, name: str, *args: Any, **options: Any) -> Any:
         if self.meta.get("fake"):

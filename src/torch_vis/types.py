@@ -8,6 +8,7 @@ True
 """
 
 from torch_vis.analysis.attribution.attention import AttentionReport
+from torch_vis.analysis.attribution.edges import EdgeReport
 from torch_vis.analysis.attribution.lens import LogitLensReport
 from torch_vis.analysis.attribution.methods import AttributionReport
 from torch_vis.analysis.fusion.report import FusionReport
@@ -31,6 +32,7 @@ __all__ = [
     "AttributionReport",
     "Column",
     "CommunicationReport",
+    "EdgeReport",
     "FusionReport",
     "GradientsReport",
     "HealthReport",

@@ -114,6 +114,16 @@ class Forward:
         return [n for n in rows if self.touched[graph.in_value[slice(*graph.input_span(n))]].any()]
 
     @cached_property
+    def _watched_and_written(self) -> dict[int, list[int]]:
+        """The watched values whose memory is written to, by the node that makes them."""
+        graph, written = self.graph, self.planner.plan.written
+        rows: dict[int, list[int]] = {}
+        for value in self.watch:
+            if written[graph.value_storage[value]]:
+                rows.setdefault(max(int(graph.value_producer[value]), -1), []).append(value)
+        return rows
+
+    @cached_property
     def steady(self) -> frozenset[int]:
         """The operations that give the same in every pass, and whose memory nobody writes to."""
         graph, written = self.graph, self.planner.plan.written
@@ -157,14 +167,19 @@ class Forward:
         constants = self.constants
         run = _Pass(self, given, changes)
         run.made.update({v: t for v, t in constants.items() if v not in given})
+        # what is written to later is copied when it is there
+        passing = self._watched_and_written
+        copies = {value: run.seen(-1, value).clone() for value in passing.get(-1, ())}
         with quiet(self.planner.plan.generators):
             run.act(-1)
             for node in self.nodes:
                 if node not in self.steady:
                     run.run_node(node, self.states)
                 run.act(node)
+                for value in passing.get(node, ()):
+                    copies[value] = run.seen(-1, value).clone()
         tensors = [run.seen(-1, value) for value in self.outputs]
-        watched = {value: run.seen(-1, value) for value in self.watch}
+        watched = {v: copies[v] if v in copies else run.seen(-1, v) for v in self.watch}
         results = {**self.planner.held.results, **dict(zip(self.results, tensors))}
         return ForwardPass(rebuilt(self.trace, results), tensors, watched)
 
@@ -365,8 +380,8 @@ class _Pass(Replay):
         ]
 
 
-def sum_routes(graph: Graph, allowed: Set[int], sources: Set[int], goals: Set[int]) -> frozenset[int]:
-    """The allowed operations that lie on a way from some values to operations that read at its end."""
+def passing_nodes(graph: Graph, allowed: Set[int], sources: Set[int], goals: Set[int]) -> frozenset[int]:
+    """The allowed operations on a way from some values to others."""
     reached = set(sources)
     forward: list[int] = []
     for node in sorted(allowed):

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
 
 VIEW = int(Flag.VIEW)
+EVERYONE = Sight(frozenset())
 
 
 @dataclass(repr=False)
@@ -457,8 +458,10 @@ class _Execution(Replay):
                 for value in graph.out_value[slice(*graph.output_span(node))].tolist():
                     if graph.value_storage[value] == graph.value_storage[read]:
                         entries = self.moved.setdefault(value, [])
-                        if (block, sight) not in entries:
-                            entries.append((block, sight))
+                        # what a reader of an edge makes of it in place is there for all
+                        seen = sight if self.plan.flags[node] & VIEW or not sight.only else EVERYONE
+                        if (block, seen) not in entries:
+                            entries.append((block, seen))
 
     def start_from(self, basis: Basis, anew: frozenset[int]) -> None:
         """Take the memory of a run that is done, but for what is written anew."""

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
-from torch_vis.analysis.attribution.goal import token_names
+from torch_vis.analysis.attribution.methods import token_names
 from torch_vis.analysis.report import Charts, MapReport
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.graph import Graph, Node
@@ -220,8 +221,9 @@ def _weighs(graph: Graph, node: Node) -> bool:
 def _chosen(run: LiveRun, places: list[AttentionNode], at: Any) -> list[AttentionNode]:
     """The places within the calls that a selector selects."""
     graph = run.graph
-    scopes = graph.query().scopes(at)
-    inside = graph.tree.inside_some(scopes)[graph.node_scope]
+    inside = np.zeros(len(graph), dtype=bool)
+    for match in graph.query().matches(at, operations=True):
+        inside[match.rows] = True
     chosen = [place for place in places if inside[place.node]]
     if not chosen:
         raise UsageError(

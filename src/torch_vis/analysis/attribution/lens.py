@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_vis.analysis.attribution.goal import Goal, token_names
+from torch_vis.analysis.attribution.methods import Goal, token_names
 from torch_vis.analysis.report import Charts, MapReport
 from torch_vis.errors import UsageError, no_match
 from torch_vis.replay.forward import Forward, change_of
