@@ -50,6 +50,9 @@ EXPLANATIONS: dict[str, Question] = {
     "logit_lens": Question(
         "torch_vis.analysis.attribution.lens:LogitLensReport", ("at", "top"), needs_numbers=True
     ),
+    "relevance": Question(
+        "torch_vis.analysis.relevance.on_graph:RelevanceReport", ("target", "mode", "at"), needs_numbers=True
+    ),
 }
 EDGES = "torch_vis.analysis.attribution.edges:EdgeReport"
 PATCH_PATH = "torch_vis.analysis.attribution.edges:patch_path"

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from torch_vis.analysis.memory.report import MemoryReport
     from torch_vis.analysis.partition.report import PartitionReport
     from torch_vis.analysis.ranks.communication import CommunicationReport
+    from torch_vis.analysis.relevance.on_graph import RelevanceReport
     from torch_vis.analysis.summary import SummaryReport
     from torch_vis.analysis.time import TimeReport
     from torch_vis.analysis.workbench import Selection, SweepReport
@@ -267,6 +268,38 @@ class Trace(LiveRun):
         """
         options = {"kwargs": kwargs, "output": output, "top": top, "tokens": tokens, "decode": decode}
         report: LogitLensReport = self._explained("logit_lens", at, *args, **options)
+        return report
+
+    def relevance(
+        self,
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        target: Any = None,
+        mode: str = "default",
+        against: Any = None,
+        output: int = 0,
+        relevance: torch.Tensor | None = None,
+        at: Any = None,
+        tokens: Sequence[str] | None = None,
+    ) -> RelevanceReport:
+        """Trace relevance from an output back to the inputs: what each operation has part in it, and nothing is lost.
+
+        The start is 1 at the index ``target`` of the output's last dimension in every row, by default its greatest, or
+        ``relevance``, a tensor like the output. In mode ``"contrastive"`` evidence for and against is followed apart;
+        ``against`` names an index from which counter-evidence starts. ``at`` selects places whose relevance is kept
+        element by element, as that of the inputs is. ``args`` and ``kwargs`` are other inputs than the recorded ones.
+
+        >>> import torch, torch_vis as tv
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+        >>> report = tv.trace(model, torch.ones(1, 3)).relevance(target=0, at="1")
+        >>> round(report.at_inputs, 5), report["1"].shape, report.error < 1e-6
+        (1.0, torch.Size([1, 4]), True)
+        """
+        options = {
+            "kwargs": kwargs, "target": target, "mode": mode, "against": against, "output": output,
+            "relevance": relevance, "at": at, "tokens": tokens,
+        }  # fmt: skip
+        report: RelevanceReport = self._explained("relevance", *args, **options)
         return report
 
     def attribute_edges(

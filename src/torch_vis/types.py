@@ -19,6 +19,7 @@ from torch_vis.analysis.machine.roofline import RooflineReport
 from torch_vis.analysis.memory.report import MemoryReport
 from torch_vis.analysis.partition.report import PartitionReport
 from torch_vis.analysis.ranks.communication import CommunicationReport
+from torch_vis.analysis.relevance.on_graph import RelevanceReport
 from torch_vis.analysis.report import Report
 from torch_vis.analysis.summary import SummaryReport
 from torch_vis.analysis.time import TimeReport
@@ -42,6 +43,7 @@ __all__ = [
     "MemoryReport",
     "Node",
     "PartitionReport",
+    "RelevanceReport",
     "Report",
     "RooflineReport",
     "Run",

@@ -30,6 +30,9 @@ VIEW, RANDOM, GRAD_MODE, ESCAPE = int(Flag.VIEW), int(Flag.RANDOM), int(Flag.GRA
 IN_PARTS: dict[str, Callable[..., Any]] = {"mkldnn_rnn_layer": lstm_layer}
 
 
+Observer = Callable[[int, "list[torch.Tensor]", "dict[int, torch.Tensor]"], None]
+
+
 class Change(NamedTuple):
     """What is put in the place of one value, and who sees it; ``route`` are operations that pass it on to no others."""
 
@@ -79,7 +82,13 @@ class Forward:
         if not self.outputs:
             raise UsageError("the run gave no tensor back, so that there is nothing to start from")
         self.inputs = inputs_of(trace, args, kwargs)
-        self.values = input_values(graph, list(trace.entry.names) if trace.entry is not None else [])
+        if trace.entry is not None:
+            names = list(trace.entry.names)
+        else:
+            names = [str(value.name) for value in graph.inputs if value.role == "input"]
+        known = input_values(graph, names)
+        # in the order of the call; an input that no operation read has no value
+        self.values = {name: known[name] for name in dict.fromkeys(names) if name in known}
         self.vary = {name: self.values[name] for name in vary}
         self.watch = frozenset(watch)
         self.places = list(places)
@@ -160,12 +169,20 @@ class Forward:
         return {value: tensor for value, tensor in run.made.items() if value in read}
 
     def run(
-        self, inputs: Mapping[str, torch.Tensor] | None = None, changes: Sequence[Change] = ()
+        self,
+        inputs: Mapping[str, torch.Tensor] | None = None,
+        changes: Sequence[Change] = (),
+        observe: Observer | None = None,
     ) -> ForwardPass:
-        """One pass: ``inputs`` for those that vary, ``changes`` at the places."""
+        """One pass: ``inputs`` for those that vary, ``changes`` at the places.
+
+        ``observe`` is called for every operation that is not steady with its number, the tensors in its slots, and what
+        it made by value; of memory that is written to, with copies.
+        """
         given = {self.vary[name]: tensor for name, tensor in (inputs or {}).items()}
         constants = self.constants
         run = _Pass(self, given, changes)
+        run.observe = observe
         run.made.update({v: t for v, t in constants.items() if v not in given})
         # what is written to later is copied when it is there
         passing = self._watched_and_written
@@ -183,9 +200,12 @@ class Forward:
         results = {**self.planner.held.results, **dict(zip(self.results, tensors))}
         return ForwardPass(rebuilt(self.trace, results), tensors, watched)
 
-    def value_of(self, target: ReplayTarget) -> torch.Tensor:
-        """What a place has in a pass with nothing changed."""
-        return self.values_of([target])[0]
+    def input(self, name: str) -> torch.Tensor:
+        """An input as it was given, or else as it was recorded."""
+        if name in self.inputs:
+            return self.inputs[name].detach()
+        planner = self.planner
+        return Replay(planner.graph, planner.held, planner.plan).tensor(self.values[name])
 
     def values_of(self, targets: Sequence[ReplayTarget]) -> list[torch.Tensor]:
         """What places have in a pass with nothing changed, as copies without history."""
@@ -264,6 +284,7 @@ class _Pass(Replay):
         self.made: dict[int, torch.Tensor] = {}
         self.shadows: dict[int, list[tuple[torch.Tensor, Change]]] = {}
         self.bases: dict[tuple[int, torch.dtype], torch.Tensor] = {}
+        self.observe: Observer | None = None
         self.waiting = sorted(changes, key=lambda change: change.after)[::-1]
         for value, tensor in {**forward.fixed, **given}.items():
             self.made[value] = self._shaped(value, tensor)
@@ -341,8 +362,16 @@ class _Pass(Replay):
             tensors = [self.seen(-2, value) for value in values]
         else:
             tensors = [self.seen(node, value) for value in values]
-        for value, tensor in self._results(node, tensors, self.call(node, tensors)):
+        read = [] if self.observe is None else [self._copy(v, t) for v, t in zip(values, tensors)]
+        results = self._results(node, tensors, self.call(node, tensors))
+        for value, tensor in results:
             self.made[value] = tensor
+        if self.observe is not None:
+            self.observe(node, read, {value: self._copy(value, tensor) for value, tensor in results})
+
+    def _copy(self, value: int, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor whose contents stay as they are now."""
+        return tensor.clone() if self.plan.written[self.graph.value_storage[value]] else tensor
 
     def _passing(self, node: int, values: Sequence[int]) -> Change | None:
         """The change that an operation on its route reads, if it does."""

@@ -17,7 +17,7 @@ from torch_vis.errors import UsageError, no_match
 from torch_vis.progress import progress
 from torch_vis.replay.forward import Change, Forward, ForwardPass, change_of
 from torch_vis.replay.live_run import LiveRun
-from torch_vis.replay.replay import Replay, where
+from torch_vis.replay.replay import where
 from torch_vis.replay.slicing import ReplayTarget, full_index
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.charts.maps import ColoredText, Grid, Overlay, Picture
@@ -205,7 +205,7 @@ class Subject:
         self.trace, self.goal = trace, goal
         probe = Forward(trace, args, kwargs)
         self.given = (args, kwargs)
-        self.inputs = {name: self._input(probe, name) for name in probe.values}
+        self.inputs = {name: probe.input(name) for name in probe.values}
         self.at_inputs = at is None and any(t.is_floating_point() for t in self.inputs.values())
         if at == "input":
             at, self.at_inputs = None, True
@@ -241,13 +241,6 @@ class Subject:
                     f"{name!r} is {value.dtype}, which has no gradient; name another place with at="
                 )
         goal.fix(self.run(self.values))
-
-    def _input(self, probe: Forward, name: str) -> torch.Tensor:
-        given = probe.inputs.get(name)
-        if given is not None:
-            return given.detach()
-        planner = probe.planner
-        return Replay(planner.graph, planner.held, planner.plan).tensor(probe.values[name])
 
     def activations(self, inputs: Mapping[str, torch.Tensor]) -> Tensors:
         """What the places have for some inputs."""
@@ -550,88 +543,19 @@ class AttributionRow(NamedTuple):
     attribution: float
 
 
-class AttributionReport(MapReport):
-    """What is attributed to inputs or activations; ``maps`` has it element by element, ``figure`` draws it."""
+class AttributedMaps(MapReport):
+    """A number for each element of some tensors of a run: by place, as arrays, by position, and as pictures."""
 
-    title = "attribution"
-
-    def __init__(
-        self,
-        run: LiveRun,
-        method: str = "integrated_gradients",
-        *args: Any,
-        kwargs: Mapping[str, Any] | None = None,
-        target: Any = None,
-        measure: Callable[[Any], Any] | None = None,
-        output: int | str = 0,
-        at: Any = None,
-        baseline: Any = None,
-        steps: int | None = None,
-        samples: int | None = None,
-        std: float | None = None,
-        seed: int | None = None,
-        window: Any = None,
-        stride: Any = None,
-        relu: bool | None = None,
-        tokens: Sequence[str] | None = None,
-    ) -> None:
-        if method not in METHODS:
-            raise no_match("method", str(method), METHODS)
-        settings = Settings(baseline, steps, samples, std, seed, window, stride, relu)
-        row = METHODS[method]
-        for name, value in settings._asdict().items():
-            if value is not None and name not in row.settings:
-                users = [other for other, known in METHODS.items() if name in known.settings]
-                raise UsageError(f"{name}= is of {' and '.join(users)}, not of {method}")
-        for name, number in (("steps", steps), ("samples", samples)):
-            if number is not None and number < 1:
-                raise UsageError(f"{name} is at least 1, not {number}")
-        if row.inside and (at is None or at == "input"):
-            raise UsageError(f'{method} is about a layer inside the model: name it, at="layer4"')
-        goal = Goal(target, measure, output)
-        subject = Subject(run, args, kwargs, goal, at)
-        self.method = method
-        """How it was attributed."""
-        self.names = list(subject.names)
-        """The inputs or places, in order."""
-        self.maps = dict(zip(self.names, row.run(subject, settings)))
-        """The attributions by place, each a tensor of its shape; of ``grad_cam`` one channel."""
-        self.goal = goal.text
-        """What is explained."""
-        self.measured = float(subject.measured(subject.values).double().sum())
-        """The number that is explained, summed over the samples."""
-        self.baseline_measured: float | None = None
-        """The same for the baseline, where the method has one."""
-        if row.adds_up:
-            self.baseline_measured = self._at_baseline(subject, settings)
-        self._inputs = subject.inputs
-        self._tokens = tokens
-        self._left = [where(run.graph, node) for node in subject.forward.left]
-        if tokens is not None:
-            for values in self.maps.values():
-                if values.dim() > 1:
-                    token_names(tokens, values.shape[1])
-
-    def _at_baseline(self, subject: Subject, settings: Settings) -> float:
-        if METHODS[self.method].inside:
-            way = Forward(subject.trace, *subject.given, vary=list(subject.forward.values))
-            with torch.no_grad():
-                measured = subject.goal.of(way.run(subject.baseline_inputs(settings.baseline)))
-        else:
-            measured = subject.measured(subject.baselines(settings.baseline))
-        return float(measured.double().sum())
-
-    @property
-    def attributed(self) -> float:
-        """The sum of all attributions."""
-        return sum(float(values.double().sum()) for values in self.maps.values())
-
-    @property
-    def error(self) -> float | None:
-        """By how much the sum misses the change from the baseline, where it should be that; None where not."""
-        if self.baseline_measured is None:
-            return None
-        return self.attributed - (self.measured - self.baseline_measured)
+    method: str
+    """How it was attributed."""
+    goal: str
+    """What is explained."""
+    names: list[str]
+    """The inputs or places, in order."""
+    maps: dict[str, torch.Tensor]
+    """The attributions by place, each a tensor of its shape; of ``grad_cam`` one channel."""
+    _inputs: Mapping[str, torch.Tensor]
+    _tokens: Sequence[str] | None = None
 
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self.maps:
@@ -646,16 +570,6 @@ class AttributionReport(MapReport):
         """Attributions of sequences, samples × positions: the features of each position added up."""
         array = self.array(name)
         return array.reshape(*array.shape[:2], -1).sum(-1) if array.ndim > 2 else array
-
-    def facts(self) -> Mapping[str, str]:
-        """What is explained, and whether it adds up."""
-        facts = {"method": self.method, "explained": f"{self.goal} = {self.measured:.6g}"}
-        if self.baseline_measured is not None and self.error is not None:
-            change = self.measured - self.baseline_measured
-            facts["baseline"] = f"{self.baseline_measured:.6g}, so that {change:+.6g} is attributed"
-            facts["unaccounted for"] = f"{self.error:+.2g}"
-        facts["at"] = ", ".join(f"{name} {list(values.shape)}" for name, values in self.maps.items())
-        return facts
 
     def listings(self) -> Sequence[Listing]:
         """The largest, of sequences by position, of images by pixel."""
@@ -688,14 +602,6 @@ class AttributionReport(MapReport):
                 position += f" {self._tokens[int(index[0])]}"
             rows.append(AttributionRow(name, int(sample), position, float(array.ravel()[number])))
         return rows
-
-    def notes(self) -> Sequence[str]:
-        """What is as recorded though it might be different on the way."""
-        if not self._left:
-            return ()
-        return [
-            f"what was decided by a value that left for Python is as recorded, first at {self._left[0]}",
-        ]
 
     def charts(self) -> Mapping[str, Any]:
         """A picture for each place: over the image, or as text; ``bars`` has one for each token or feature."""
@@ -754,6 +660,104 @@ class AttributionReport(MapReport):
         return [
             ColoredText(f"sample {number}" if len(array) > 1 else "", names, row.tolist())
             for number, row in enumerate(array[:MOST_PANELS])
+        ]
+
+
+class AttributionReport(AttributedMaps):
+    """What is attributed to inputs or activations; ``maps`` has it element by element, ``figure`` draws it."""
+
+    title = "attribution"
+
+    def __init__(
+        self,
+        run: LiveRun,
+        method: str = "integrated_gradients",
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        target: Any = None,
+        measure: Callable[[Any], Any] | None = None,
+        output: int | str = 0,
+        at: Any = None,
+        baseline: Any = None,
+        steps: int | None = None,
+        samples: int | None = None,
+        std: float | None = None,
+        seed: int | None = None,
+        window: Any = None,
+        stride: Any = None,
+        relu: bool | None = None,
+        tokens: Sequence[str] | None = None,
+    ) -> None:
+        if method not in METHODS:
+            raise no_match("method", str(method), METHODS)
+        settings = Settings(baseline, steps, samples, std, seed, window, stride, relu)
+        row = METHODS[method]
+        for name, value in settings._asdict().items():
+            if value is not None and name not in row.settings:
+                users = [other for other, known in METHODS.items() if name in known.settings]
+                raise UsageError(f"{name}= is of {' and '.join(users)}, not of {method}")
+        for name, number in (("steps", steps), ("samples", samples)):
+            if number is not None and number < 1:
+                raise UsageError(f"{name} is at least 1, not {number}")
+        if row.inside and (at is None or at == "input"):
+            raise UsageError(f'{method} is about a layer inside the model: name it, at="layer4"')
+        goal = Goal(target, measure, output)
+        subject = Subject(run, args, kwargs, goal, at)
+        self.method = method
+        self.names = list(subject.names)
+        self.maps = dict(zip(self.names, row.run(subject, settings)))
+        self.goal = goal.text
+        self.measured = float(subject.measured(subject.values).double().sum())
+        """The number that is explained, summed over the samples."""
+        self.baseline_measured: float | None = None
+        """The same for the baseline, where the method has one."""
+        if row.adds_up:
+            self.baseline_measured = self._at_baseline(subject, settings)
+        self._inputs = subject.inputs
+        self._tokens = tokens
+        self._left = [where(run.graph, node) for node in subject.forward.left]
+        if tokens is not None:
+            for values in self.maps.values():
+                if values.dim() > 1:
+                    token_names(tokens, values.shape[1])
+
+    def _at_baseline(self, subject: Subject, settings: Settings) -> float:
+        if METHODS[self.method].inside:
+            way = Forward(subject.trace, *subject.given, vary=list(subject.forward.values))
+            with torch.no_grad():
+                measured = subject.goal.of(way.run(subject.baseline_inputs(settings.baseline)))
+        else:
+            measured = subject.measured(subject.baselines(settings.baseline))
+        return float(measured.double().sum())
+
+    @property
+    def attributed(self) -> float:
+        """The sum of all attributions."""
+        return sum(float(values.double().sum()) for values in self.maps.values())
+
+    @property
+    def error(self) -> float | None:
+        """By how much the sum misses the change from the baseline, where it should be that; None where not."""
+        if self.baseline_measured is None:
+            return None
+        return self.attributed - (self.measured - self.baseline_measured)
+
+    def facts(self) -> Mapping[str, str]:
+        """What is explained, and whether it adds up."""
+        facts = {"method": self.method, "explained": f"{self.goal} = {self.measured:.6g}"}
+        if self.baseline_measured is not None and self.error is not None:
+            change = self.measured - self.baseline_measured
+            facts["baseline"] = f"{self.baseline_measured:.6g}, so that {change:+.6g} is attributed"
+            facts["unaccounted for"] = f"{self.error:+.2g}"
+        facts["at"] = ", ".join(f"{name} {list(values.shape)}" for name, values in self.maps.items())
+        return facts
+
+    def notes(self) -> Sequence[str]:
+        """What is as recorded though it might be different on the way."""
+        if not self._left:
+            return ()
+        return [
+            f"what was decided by a value that left for Python is as recorded, first at {self._left[0]}",
         ]
 
 
