@@ -7,7 +7,19 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from torch_vis._reports import EXPLORE, FULL_REPORT, HELP, RECEPTIVE_FIELD, REPORTS, SELECT, SWEEP, resolved
+from torch_vis._reports import (
+    EDGES,
+    EXPLANATIONS,
+    EXPLORE,
+    FULL_REPORT,
+    HELP,
+    PATCH_PATH,
+    RECEPTIVE_FIELD,
+    REPORTS,
+    SELECT,
+    SWEEP,
+    resolved,
+)
 from torch_vis.errors import UsageError, no_match
 from torch_vis.formats import renderer_called, writer
 from torch_vis.graph.io.atomic import PathLike
@@ -22,6 +34,10 @@ if TYPE_CHECKING:
     import pandas
     import torch
 
+    from torch_vis.analysis.attribution.attention import AttentionReport
+    from torch_vis.analysis.attribution.edges import EdgeReport
+    from torch_vis.analysis.attribution.lens import LogitLensReport
+    from torch_vis.analysis.attribution.methods import AttributionReport
     from torch_vis.analysis.control_flow import BranchesReport, LoopsReport
     from torch_vis.analysis.fusion.report import FusionReport
     from torch_vis.analysis.gradients.health import HealthReport
@@ -32,6 +48,7 @@ if TYPE_CHECKING:
     from torch_vis.analysis.partition.report import PartitionReport
     from torch_vis.analysis.ranks.communication import CommunicationReport
     from torch_vis.analysis.receptive_field import ReceptiveField
+    from torch_vis.analysis.relevance.on_graph import RelevanceReport
     from torch_vis.analysis.summary import SummaryReport
     from torch_vis.analysis.time import TimeReport
     from torch_vis.analysis.workbench import Selection, SweepReport
@@ -177,6 +194,190 @@ class Trace(LiveRun):
         """
         report: ReceptiveField = resolved(RECEPTIVE_FIELD)(self, wanted, input=input)
         return report
+
+    # ---------------------------------------------------------------- explain it
+
+    def attribute(
+        self,
+        method: str = "integrated_gradients",
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        target: Any = None,
+        measure: Callable[[Any], Any] | None = None,
+        output: int | str = 0,
+        at: Any = None,
+        baseline: Any = None,
+        steps: int | None = None,
+        samples: int | None = None,
+        std: float | None = None,
+        seed: int | None = None,
+        window: Any = None,
+        stride: Any = None,
+        relu: bool | None = None,
+        tokens: Sequence[str] | None = None,
+    ) -> AttributionReport:
+        """What the output is due to, at the inputs or at any place of the run.
+
+        ``method`` is ``"saliency"``, ``"gradient"``, ``"input_x_gradient"``, ``"integrated_gradients"`` (``baseline``,
+        ``steps``), ``"smoothgrad"`` (``samples``, ``std``, ``seed``), ``"occlusion"`` (``baseline``, ``window``,
+        ``stride``), ``"grad_cam"`` (``relu``) or ``"conductance"`` (``baseline``, ``steps``), each as Captum has it.
+        ``target`` is the index in the output that is explained, for each sample (by default its greatest), ``measure``
+        a function of the output instead, ``output`` which of several outputs. ``at`` selects modules or operations to
+        attribute to instead of the inputs; where these are indices, it is the embedding. ``args`` and ``kwargs`` are
+        other inputs than the recorded ones, ``baseline`` is a number or inputs, ``tokens`` names positions.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3))
+        >>> report = t.attribute("integrated_gradients", target=1)
+        >>> report["input"].shape, abs(report.error) < 1e-6
+        (torch.Size([1, 3]), True)
+        """
+        options = {
+            "kwargs": kwargs, "target": target, "measure": measure, "output": output, "at": at, "baseline": baseline,
+            "steps": steps, "samples": samples, "std": std, "seed": seed, "window": window, "stride": stride,
+            "relu": relu, "tokens": tokens,
+        }  # fmt: skip
+        report: AttributionReport = self._explained("attribute", method, *args, **options)
+        return report
+
+    def attention(
+        self,
+        at: Any = None,
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        tokens: Sequence[str] | None = None,
+    ) -> AttentionReport:
+        """The attention weights of the run, samples × heads × queries × keys for each module.
+
+        Where the program computed them they are read; where a fused kernel did all at once, they are worked out again
+        from its queries, keys and mask. ``at`` selects modules, by default all; ``tokens`` names the positions.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(torch.nn.TransformerEncoderLayer(8, 2, batch_first=True).eval(), torch.randn(1, 5, 8))
+        >>> report = t.attention()
+        >>> {name: tuple(weights.shape) for name, weights in report.weights.items()}
+        {'self_attn': (1, 2, 5, 5)}
+        """
+        report: AttentionReport = self._explained("attention", at, *args, kwargs=kwargs, tokens=tokens)
+        return report
+
+    def logit_lens(
+        self,
+        at: Any = None,
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        output: int | str = 0,
+        top: int = 5,
+        tokens: Sequence[str] | None = None,
+        decode: Callable[[int], str] | None = None,
+    ) -> LogitLensReport:
+        """What the model would say after each layer, if that were the last: the logit lens.
+
+        What a layer gives is put in the place of what the last one gave, and the operations after it (the final
+        normalisation, the unembedding) run as recorded. ``at`` selects the layers in order, by default those of the
+        longest row of modules that hand on tensors of one shape. ``top`` is how many guesses are kept, ``decode`` makes
+        a word of an index, ``tokens`` names the positions of the input.
+
+        >>> import torch, torch_vis as tv
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8), torch.nn.Linear(8, 50))
+        >>> lens = tv.trace(model, torch.randn(1, 4, 8)).logit_lens(at="0 | 1")
+        >>> lens.names, lens["1"].shape
+        (['0', '1'], torch.Size([1, 4, 50]))
+        """
+        options = {"kwargs": kwargs, "output": output, "top": top, "tokens": tokens, "decode": decode}
+        report: LogitLensReport = self._explained("logit_lens", at, *args, **options)
+        return report
+
+    def relevance(
+        self,
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        target: Any = None,
+        mode: str = "default",
+        against: Any = None,
+        output: int = 0,
+        relevance: torch.Tensor | None = None,
+        at: Any = None,
+        tokens: Sequence[str] | None = None,
+    ) -> RelevanceReport:
+        """Trace relevance from an output back to the inputs: what each operation has part in it, and nothing is lost.
+
+        The start is 1 at the index ``target`` of the output's last dimension in every row, by default its greatest, or
+        ``relevance``, a tensor like the output. In mode ``"contrastive"`` evidence for and against is followed apart;
+        ``against`` names an index from which counter-evidence starts. ``at`` selects places whose relevance is kept
+        element by element, as that of the inputs is. ``args`` and ``kwargs`` are other inputs than the recorded ones.
+
+        >>> import torch, torch_vis as tv
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+        >>> report = tv.trace(model, torch.ones(1, 3)).relevance(target=0, at="1")
+        >>> round(report.at_inputs, 5), report["1"].shape, report.error < 1e-6
+        (1.0, torch.Size([1, 4]), True)
+        """
+        options = {
+            "kwargs": kwargs, "target": target, "mode": mode, "against": against, "output": output,
+            "relevance": relevance, "at": at, "tokens": tokens,
+        }  # fmt: skip
+        report: RelevanceReport = self._explained("relevance", *args, **options)
+        return report
+
+    def attribute_edges(
+        self,
+        measure: Callable[[Any], Any],
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        between: Any = None,
+        top: int = 10,
+    ) -> EdgeReport:
+        """Rank edges by what patching them from a run on other inputs does to a measure.
+
+        ``args`` and ``kwargs`` are the other inputs, ``measure`` a function of the output that gives a number. Without
+        ``between``, an edge is what one operation reads of another; with it, a selector of modules, edges are those
+        between the modules, and to the output, through all that lies outside of them. Every edge has an estimate, the
+        gradient times the difference of the two runs; the ``top`` edges are patched in fact.
+
+        >>> import torch, torch_vis as tv
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 1))
+        >>> report = tv.trace(model, torch.ones(1, 3)).attribute_edges(lambda y: y.sum(), torch.zeros(1, 3))
+        >>> [(row.sender, row.receiver) for row in report.rows]
+        [('input', '0/addmm#1'), ('0/addmm#1', '1/addmm#3')]
+        >>> abs(report.rows[0].exact - (report.other_measured - report.measured)) < 1e-6
+        True
+        """
+        options = {"kwargs": kwargs, "between": between, "top": top}
+        report: EdgeReport = resolved(EDGES)(self, measure, *args, **options)
+        return report
+
+    def patch_path(
+        self,
+        path: Sequence[Any],
+        edit: Any,
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        frozen: Any = None,
+    ) -> Rerun:
+        """Run with a change that acts through one path alone: path patching.
+
+        ``path`` are places in order, the last perhaps ``"output"``; ``edit`` is made at the first. Each next place is
+        given what the change makes of its input, and everything else sees what it saw before, until the last place:
+        what follows that one runs on. Between two places the change passes through sums, copies and normalisations
+        only; with ``frozen``, a selector, through all that is not selected.
+
+        >>> import torch, torch_vis as tv
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 2))
+        >>> t = tv.trace(model, torch.ones(1, 3))
+        >>> patched = t.patch_path(["0", "1"], tv.edit.zero())
+        >>> torch.equal(patched.output[0], model[1].bias)
+        True
+        """
+        rerun: Rerun = resolved(PATCH_PATH)(self, path, edit, args, kwargs, frozen)
+        return rerun
+
+    def _explained(self, name: str, *args: Any, **options: Any) -> Any:
+        if self.meta.get("fake"):
+            raise UsageError(
+                f"{name}() needs a run with numbers, and this one followed shapes alone (fake=True)"
+            )
+        return resolved(EXPLANATIONS[name].target)(self, *args, **options)
 
     def release(self) -> None:
         """Let go of the output and of the tensors held for ``check``; the graph and the metrics stay.

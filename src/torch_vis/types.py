@@ -7,6 +7,10 @@
 True
 """
 
+from torch_vis.analysis.attribution.attention import AttentionReport
+from torch_vis.analysis.attribution.edges import EdgeReport
+from torch_vis.analysis.attribution.lens import LogitLensReport
+from torch_vis.analysis.attribution.methods import AttributionReport
 from torch_vis.analysis.control_flow import BranchesReport, LoopsReport
 from torch_vis.analysis.fusion.report import FusionReport
 from torch_vis.analysis.gradients.health import HealthReport
@@ -16,6 +20,7 @@ from torch_vis.analysis.machine.roofline import RooflineReport
 from torch_vis.analysis.memory.report import MemoryReport
 from torch_vis.analysis.partition.report import PartitionReport
 from torch_vis.analysis.ranks.communication import CommunicationReport
+from torch_vis.analysis.relevance.on_graph import RelevanceReport
 from torch_vis.analysis.report import Report
 from torch_vis.analysis.summary import SummaryReport
 from torch_vis.analysis.time import TimeReport
@@ -26,17 +31,22 @@ from torch_vis.graph.schema import Site, TensorType
 
 __all__ = [
     "BranchesReport",
+    "AttentionReport",
+    "AttributionReport",
     "Column",
     "CommunicationReport",
+    "EdgeReport",
     "FusionReport",
     "GradientsReport",
     "HealthReport",
     "LatencyReport",
     "Limit",
     "LoopsReport",
+    "LogitLensReport",
     "MemoryReport",
     "Node",
     "PartitionReport",
+    "RelevanceReport",
     "Report",
     "RooflineReport",
     "Run",

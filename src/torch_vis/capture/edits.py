@@ -188,7 +188,8 @@ def patch_from(run: Any) -> Edit:
 
 
 def _kept_at(run: Any, place: EditPlace, tensor: torch.Tensor) -> torch.Tensor:
-    """What another run kept at a place."""
+    """What another run kept at a place; of an edge, what it is from."""
+    place = place._replace(name=place.name.removesuffix(" ->"))
     value_at = getattr(run, "value_at", None)
     if value_at is not None:
         found: torch.Tensor | None = value_at(place.name)

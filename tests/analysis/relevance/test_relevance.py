@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import torch_vis as tv
 from tests.zoo import ZOO, declare_torchvision_ops
 from torch_vis import DLBacktrace
 from torch_vis.errors import NoMatch, TensorsMissing, UsageError
@@ -141,6 +142,61 @@ def test_a_rule_hands_on_what_it_was_given(name: str, mode: str) -> None:
         assert tensor.dim() == like.dim()
 
 
+@pytest.mark.parametrize("mode", ["default", "contrastive"])
+def test_every_rule_holds_on_a_recorded_run(mode: str) -> None:
+    for name, (function, inputs, weights) in RULES.items():
+        torch.manual_seed(len(name))
+        model = Calls(function, *weights).eval()
+        t = tv.trace(model, *(torch.randn(shape) for shape in inputs))
+        put = torch.ones_like(t.output) if name == "triangle" else torch.rand_like(t.output)
+        found = t.relevance(relevance=put, mode=mode)
+        assert found.error < 1e-6 and not found.absorbed, (name, found)
+        assert found.at_inputs == pytest.approx(float(put.sum()), rel=1e-5), name
+        assert not [row for row in found.rows if row.rule in ("gradient", "no rule")], (name, found)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "bert", "vit", "lstm_cell_loop", "gpt2"])
+def test_any_recorded_run_has_relevance(name: str) -> None:
+    """Nothing is lost; a trace has what the exported program has."""
+    model, args, kwargs = real(name)
+    found = tv.trace(model.eval(), *args, kwargs=kwargs).relevance(target=3)
+    assert found.error < 1e-6, found
+    assert [*found.absorbed] == ({"vit": ["/cat#4"]}.get(name, [])), found
+    assert not [row for row in found.rows if row.rule in ("gradient", "no rule")]
+
+
+def test_writes_in_place_and_parts_of_a_buffer() -> None:
+    torch.manual_seed(0)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        buffer = torch.zeros(3, 4)
+        buffer[0] = x[1]
+        row = buffer[1]
+        row.copy_(x[0].relu_())
+        buffer[2].fill_(5.0)
+        return buffer.mul_(2).sum(0)
+
+    x = torch.rand(2, 4)
+    found = tv.trace(program, x).relevance(relevance=torch.ones(4))
+    shares = torch.stack([x[0], x[1]]) / (x.sum(0) + 5)
+    torch.testing.assert_close(found["x"], shares, atol=1e-4, rtol=1e-3)
+    assert found.error < 1e-6 and sum(found.absorbed.values()) == pytest.approx(
+        4 - float(shares.sum()), abs=1e-3
+    )
+
+
+def test_relevance_of_a_trace_is_a_column_and_a_picture() -> None:
+    t = tv.trace(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.rand(2, 3))
+    found = t.relevance(torch.rand(2, 3), target=torch.tensor([0, 1]), at="1", mode="contrastive")
+    assert found["1"].shape == (2, 4) and [*found.charts()] == ["input", "1"]
+    assert t.with_metrics(found).metrics["relevance"][1] == pytest.approx(2.0)
+    assert "net" in str(found) and found.to_dict()["facts"]["put_in"] == 2.0
+    with pytest.raises(UsageError, match="last dimension of 2"):
+        t.relevance(target=2)
+    with pytest.raises(NoMatch, match="contrastive"):
+        t.relevance(mode="contrastiv")
+
+
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize("mode", ["default", "contrastive"])
 def test_recurrent_layers(kind: type[nn.RNNBase], mode: str) -> None:
@@ -159,6 +215,11 @@ def test_recurrent_layers(kind: type[nn.RNNBase], mode: str) -> None:
     found = explained(Sequence(), words, target=1, mode=mode)
     assert found.at_inputs == pytest.approx(2.0, rel=1e-3) and not found.absorbed
     assert found.tensors["words"].shape == words.shape
+    model = Sequence().eval()
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            same = tv.trace(model, words).relevance(target=1, mode=mode)
+        assert same.error < 1e-6 and not same.absorbed and same["words"].shape == words.shape
 
 
 def real(name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:

@@ -17,6 +17,7 @@ from torch_vis.analysis.relevance.rules import (
     Given,
     OpCall,
     Shares,
+    call_of,
     is_pointwise,
     magnitude,
     pointwise,
@@ -60,13 +61,21 @@ class Relevance(Mapping[str, float]):
     """
 
     def __init__(
-        self, rows: list[NodeRelevance], tensors: dict[str, Any], inputs: list[str], put_in: float, mode: str
+        self,
+        rows: list[NodeRelevance],
+        tensors: dict[str, Any],
+        inputs: list[str],
+        put_in: float,
+        mode: str,
+        by_node: Mapping[int, float] | None = None,
     ) -> None:
         self.rows = rows
         self.tensors = tensors
         self.inputs = inputs
         self.put_in = put_in
         self.mode = mode
+        # of a recorded run: by the number of the operation
+        self.by_node = dict(by_node or {})
         self._by_name = {row.name: row for row in rows}
 
     def __getitem__(self, name: str) -> float:
@@ -209,7 +218,7 @@ class Start(NamedTuple):
     """What is to be explained: an index in one of the model's outputs."""
 
     returned: list[Any]
-    """The nodes that the model returns."""
+    """What the model returns: the nodes of a program, or the tensors."""
     output: int
     target: Any
     against: Any
@@ -219,7 +228,10 @@ class Start(NamedTuple):
     def amount(self, values: Values, *, contrastive: bool) -> tuple[fx.Node, Amount]:
         """The node of the output, and the relevance to start with."""
         node = self._node()
-        value = values[node]
+        return node, self.amount_at(values[node], contrastive=contrastive)
+
+    def amount_at(self, value: Any, *, contrastive: bool) -> Amount:
+        """The relevance to start with at an output."""
         if not isinstance(value, torch.Tensor):
             raise UsageError(
                 f"output {self.output} is no tensor ({type(value).__name__}); choose another with output="
@@ -232,19 +244,23 @@ class Start(NamedTuple):
                 raise UsageError(
                     "relevance below zero needs mode='contrastive', where evidence against is followed apart"
                 )
-            return node, Amount(total.clone())
+            return Amount(total.clone())
         net = total
         if self.against is not None:
             other = self._at(value, self.against)
             total, net = total + other, total - other
-        return node, Amount(total.abs(), net)
+        return Amount(total.abs(), net)
 
-    def _node(self) -> fx.Node:
+    def chosen(self) -> Any:
+        """What is to be explained, of all that the model returns."""
         if not -len(self.returned) <= self.output < len(self.returned):
             raise UsageError(
                 f"the model returns {len(self.returned)} tensors; there is no output {self.output}"
             )
-        node = self.returned[self.output]
+        return self.returned[self.output]
+
+    def _node(self) -> fx.Node:
+        node = self.chosen()
         if not isinstance(node, fx.Node):
             raise UsageError(f"output {self.output} is the constant {node!r}; choose another with output=")
         return node
@@ -325,9 +341,9 @@ class RelevanceFlow:
             source = node.args[0]
             index: Any = node.args[1]
             return ([(source, int(index), amounts[0])] if source in self.carrying else []), "getitem"
-        call = OpCall(node, self.values.__getitem__, self.carrying.__contains__)
+        call = call_of(node, self.values.__getitem__, self.carrying.__contains__)
         shares, rule = shared(call, amounts)
-        return [(call.leaves[leaf].node, 0, amount) for leaf, amount in shares.items()], rule  # type: ignore[misc]
+        return [(call.leaves[leaf].source, 0, amount) for leaf, amount in shares.items()], rule
 
     def _note(
         self, node: fx.Node, amounts: dict[int, Amount], shares: list[tuple[fx.Node, int, Amount]], rule: str
@@ -379,6 +395,17 @@ def shared(call: OpCall, given: Given) -> tuple[Shares, str]:
     """The shares of an operation's arguments, by its own rule, by its parts, or by its gradient."""
     if not call.carriers:
         return {}, "constant"
+    answer = ruled(call, given)
+    if answer is not None:
+        return answer
+    shares = _by_parts(call, given)
+    if shares is not None:
+        return shares, "parts"
+    return by_gradient(call, given)
+
+
+def ruled(call: OpCall, given: Given) -> tuple[Shares, str] | None:
+    """The shares by the operation's own rule; None where it has none for this call."""
     rule = RULES.get(call.name) or RULES.get(out_of_place(call.name))
     if rule is None and is_pointwise(call.target):
         rule = pointwise
@@ -386,10 +413,7 @@ def shared(call: OpCall, given: Given) -> tuple[Shares, str]:
         shares = rule(call, given)
         if shares is not None:
             return shares, rule.__name__
-    shares = _by_parts(call, given)
-    if shares is not None:
-        return shares, "parts"
-    return _by_gradient(call, given)
+    return None
 
 
 def _by_parts(call: OpCall, given: Given) -> Shares | None:
@@ -410,7 +434,7 @@ def _by_parts(call: OpCall, given: Given) -> Shares | None:
     return {leaf: inner.arrived[node] for node, leaf in pairs if node in inner.arrived}
 
 
-def _by_gradient(call: OpCall, given: Given) -> tuple[Shares, str]:
+def by_gradient(call: OpCall, given: Given) -> tuple[Shares, str]:
     """For an operation that nothing is known of: by the magnitude of input times gradient, over the whole tensor."""
     moved = {
         p: signed(call.leaves[p].value) for p in call.carriers if call.leaves[p].value.is_floating_point()

@@ -109,39 +109,33 @@ class Leaf(NamedTuple):
 
     name: str  # of the argument in the operator's schema
     value: Any
-    node: fx.Node | None
+    source: Any
+    """What made it: a node of a program, or the number of a value."""
     carries: bool
+    is_gate: Callable[[], bool] = bool
+    """Whether a gate made it, which a product asks for."""
 
 
 class OpCall:
-    """An operation that has run."""
+    """An operation that has run: ``leaf`` says of each leaf of its arguments what it is, given its argument's name."""
 
     def __init__(
-        self, node: fx.Node, read: Callable[[fx.Node], Any], carries: Callable[[fx.Node], bool]
+        self,
+        target: Any,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        leaf: Callable[[str, Any], Leaf],
+        out: Any,
     ) -> None:
-        self.node = node
-        self.target: Any = node.target
-        self.name = op_name(node)
-        nodes, self.spec = pytree.tree_flatten((tuple(node.args), dict(node.kwargs)))
-        names = self._names()
+        self.target, self.name = target, name
+        items, self.spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
         self.leaves = [
-            Leaf(name, read(item), item, carries(item))
-            if isinstance(item, fx.Node)
-            else Leaf(name, item, None, False)
-            for name, item in zip(names, nodes, strict=True)
+            leaf(argument, item)
+            for argument, item in zip(_argument_names(target, args, kwargs), items, strict=True)
         ]
-        self.out = read(node)
-        self.outs: list[Any] = list(self.out) if isinstance(self.out, (tuple, list)) else [self.out]
-
-    def _names(self) -> list[str]:
-        known = [argument.name for argument in schema_arguments(self.target)]
-        names: list[str] = []
-        for position, value in enumerate(self.node.args):
-            name = known[position] if position < len(known) else f"arg{position}"
-            names += [name] * len(pytree.tree_leaves(value))
-        for name, value in self.node.kwargs.items():
-            names += [name] * len(pytree.tree_leaves(value))
-        return names
+        self.out = out
+        self.outs: list[Any] = list(out) if isinstance(out, (tuple, list)) else [out]
 
     @property
     def carriers(self) -> list[int]:
@@ -164,11 +158,11 @@ class OpCall:
         """An argument that is no list, by name."""
         return next((leaf.value for leaf in self.leaves if leaf.name == name), otherwise)
 
-    def run(self, replaced: Mapping[int, Any]) -> Any:
-        """The operator's result with some leaves replaced."""
+    def run(self, replaced: Mapping[int, Any], function: Callable[..., Any] | None = None) -> Any:
+        """The result of the operator, or of a function instead of it, with some leaves replaced."""
         values = [replaced.get(position, leaf.value) for position, leaf in enumerate(self.leaves)]
         args, kwargs = pytree.tree_unflatten(values, self.spec)
-        return self.target(*args, **kwargs)
+        return (function or self.target)(*args, **kwargs)
 
     def pull(
         self, moved: Mapping[int, torch.Tensor], fixed: Mapping[int, Any], given: Mapping[int, torch.Tensor]
@@ -191,6 +185,29 @@ class OpCall:
             position: torch.zeros_like(moved[position]) if gradient is None else gradient
             for position, gradient in zip(inputs, gradients)
         }
+
+
+def _argument_names(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[str]:
+    """For each leaf of a call's arguments the name of the argument."""
+    known = [argument.name for argument in schema_arguments(target)]
+    names: list[str] = []
+    for position, value in enumerate(args):
+        name = known[position] if position < len(known) else f"arg{position}"
+        names += [name] * len(pytree.tree_leaves(value))
+    for name, value in kwargs.items():
+        names += [name] * len(pytree.tree_leaves(value))
+    return names
+
+
+def call_of(node: fx.Node, read: Callable[[fx.Node], Any], carries: Callable[[fx.Node], bool]) -> OpCall:
+    """The call of a node of a program."""
+
+    def leaf(name: str, item: Any) -> Leaf:
+        if isinstance(item, fx.Node):
+            return Leaf(name, read(item), item, carries(item), lambda: _is_gate(item))
+        return Leaf(name, item, None, False)
+
+    return OpCall(node.target, op_name(node), node.args, node.kwargs, leaf, read(node))
 
 
 # ---------------------------------------------------------------- products with weights and of two activations
@@ -387,7 +404,7 @@ def through(call: OpCall, given: Given) -> Shares | None:
 def multiplication(call: OpCall, given: Given) -> Shares | None:
     """To the signal where the other factor is a gate or a scale, otherwise in even shares."""
     positions = call.carriers
-    signals = [position for position in positions if not _is_gate(call.leaves[position].node)]
+    signals = [position for position in positions if not call.leaves[position].is_gate()]
     chosen = signals or positions
     return _even(call, given[0], chosen)
 
