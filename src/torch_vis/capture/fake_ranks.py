@@ -77,6 +77,8 @@ def fake_rank(undo: Undo, rank: int, world_size: int) -> None:
         )
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    # torch puts the rank before what its own one prints
+    undo.add(setattr, sys, "excepthook", sys.excepthook)
     undo.add(_leave_group)
     forget_meshes()
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
