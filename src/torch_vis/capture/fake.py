@@ -95,6 +95,7 @@ class FakeTensors(Context["FakeTensors"]):
         before = undo.enter(StateSnapshot.of_everything())
         # A fake tensor of an absent device that gets a gradient ends the process before any mode is asked.
         for tensor in before.tensors:
+            self.twins.note_from_outside(tensor)
             if is_lazy(tensor):
                 self.twins.lazy[id(tensor)] = weakref.ref(tensor)
             if isinstance(tensor, FakeTensor):
@@ -195,6 +196,8 @@ class FakeTwins:
         self._storages: dict[int, tuple[weakref.ref[Any], torch.UntypedStorage]] = {}
         # addresses of the memory of twins
         self._own: set[int] = set()
+        # addresses of memory without numbers that was there before this world
+        self._outside: set[int] = set()
         # parameters that had no shape at first: the memory that they get is of this world already
         self.lazy: dict[int, weakref.ref[torch.Tensor]] = {}
         # copies of what lay in the memory that twins stand for; the memory of a twin ends when nothing else holds it
@@ -221,9 +224,16 @@ class FakeTwins:
         known = self._storages.get(address)
         if known is not None and known[0]() is not None:
             return known[1]
-        if address in self._own:
+        if address in self._own or (storage.device.type == "meta" and address not in self._outside):
             return storage
         return self._new_memory(storage, address, storage.nbytes())
+
+    def note_from_outside(self, tensor: torch.Tensor) -> None:
+        """Know the memory of a tensor that was there before; one of shapes alone looks like those of this world."""
+        if tensor.device.type == "meta" or isinstance(tensor, FakeTensor):
+            layout = self._layout(tensor)
+            if layout != (None,):
+                self._outside.add(layout[0])
 
     def _new_memory(self, storage: torch.UntypedStorage, address: int, size: int) -> torch.UntypedStorage:
         memory = torch.UntypedStorage(size, device="meta")

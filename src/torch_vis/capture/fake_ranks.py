@@ -23,7 +23,7 @@ from torch_vis.capture.modes import modes_aside, put_on
 from torch_vis.capture.recording.source_lines import OURS, TORCH, leave_alone
 from torch_vis.capture.undo import Undo, context
 from torch_vis.errors import CaptureFailed, UsageError
-from torch_vis.ops.collectives import TABLE, Collective
+from torch_vis.ops.collectives import TABLE, WAIT_TENSOR, Collective
 
 C10D = "torch.distributed.distributed_c10d"
 TENSORS = "torch.distributed.tensor."
@@ -112,9 +112,11 @@ def forget_meshes() -> None:
 
 def talk(known: Any, func: Any, args: Any, on_shapes: Callable[[], Any]) -> Any:
     """What an operation gives that talks to other ranks, if all of them give what this one gives."""
+    # torch's rules would make copies of what is only wrapped, or waited for
     if func._schema.name == WAITED_FOR_LATER:
-        # torch's rule would make a copy of what is only wrapped
         return sys.modules[FUNCTIONAL].AsyncCollectiveTensor(args[0])
+    if func._schema.name == WAIT_TENSOR:
+        return args[0]
     out = on_shapes()
     _follow_numbers(known, TABLE.get(func._schema.name), args)
     if func is torch.ops.c10d.allreduce_.default:

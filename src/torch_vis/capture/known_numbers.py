@@ -24,6 +24,7 @@ from torch_vis.capture.undo import Undo, context
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.record import Limit
 from torch_vis.graph.schema import Site
+from torch_vis.ops.collectives import WAIT_TENSOR
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
@@ -79,7 +80,7 @@ class Plan(NamedTuple):
     chooses: int | None
     composite: bool = False
     talks: bool = False
-    """Whether it is a collective that fills its arguments, or the wrapper of one that is waited for later."""
+    """Whether it is a collective that fills its arguments, or a wait for what one gives."""
 
 
 class KnownNumbers:
@@ -433,7 +434,7 @@ def _plan(func: Any) -> Plan:
     composite = namespace == "aten" and func.has_kernel_for_dispatch_key(
         torch._C.DispatchKey.CompositeImplicitAutograd
     )
-    talks = namespace == "c10d" or schema.name == WAITED_FOR_LATER
+    talks = namespace == "c10d" or schema.name in (WAITED_FOR_LATER, WAIT_TENSOR)
     return Plan(followed, by_numbers, tuple(written), CHOICES.get(func), composite, talks)
 
 
