@@ -25,6 +25,7 @@ _OBJECTS = {
     "World": ("torch_vis.analysis.ranks.world", "World"),
     "compare": ("torch_vis.analysis.compare.comparison", "compare"),
     "extract": ("torch_vis.analysis.activations.extract", "extract"),
+    "fit": ("torch_vis.analysis.ranks.fit", "fit"),
     "join": ("torch_vis.analysis.ranks.gathering", "join"),
     "live": ("torch_vis.capture.live", "live"),
     "load": ("torch_vis.api", "load"),
