@@ -8,6 +8,7 @@ attributes of modules) is put back at the end, also after an exception.
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
 import os
@@ -196,8 +197,8 @@ class FakeTwins:
         self._storages: dict[int, tuple[weakref.ref[Any], torch.UntypedStorage]] = {}
         # addresses of the memory of twins
         self._own: set[int] = set()
-        # addresses of memory without numbers that was there before this world
-        self._outside: set[int] = set()
+        # memory without numbers that was there before this world, by address
+        self._outside: dict[int, weakref.ref[Any]] = {}
         # parameters that had no shape at first: the memory that they get is of this world already
         self.lazy: dict[int, weakref.ref[torch.Tensor]] = {}
         # copies of what lay in the memory that twins stand for; the memory of a twin ends when nothing else holds it
@@ -231,9 +232,13 @@ class FakeTwins:
     def note_from_outside(self, tensor: torch.Tensor) -> None:
         """Know the memory of a tensor that was there before; one of shapes alone looks like those of this world."""
         if tensor.device.type == "meta" or isinstance(tensor, FakeTensor):
-            layout = self._layout(tensor)
-            if layout != (None,):
-                self._outside.add(layout[0])
+            try:
+                storage = tensor.untyped_storage()
+            except (RuntimeError, NotImplementedError):
+                return
+            # another block may lie there once it is gone
+            forget: Any = partial(self._outside.pop, storage._cdata)
+            self._outside[storage._cdata] = weakref.ref(storage, forget)
 
     def _new_memory(self, storage: torch.UntypedStorage, address: int, size: int) -> torch.UntypedStorage:
         memory = torch.UntypedStorage(size, device="meta")
@@ -768,6 +773,8 @@ def simulated_run(
                 _warm_up(step, batch, building)
             if not record:
                 return SimulatedRun(Run(GraphBuilder().build(), Metrics()), building)
+            # what building left in cycles would be freed at some time during the step, or not at all
+            gc.collect()
             capture = Capture(keep=False, substitutes=fake.above, known=held_modules(step))
             capture.inputs = name_inputs(step, (batch,), {}) if batch is not None else []
             capture.run(_called(step, batch), backward=False, loss=None, partial=False)
