@@ -96,6 +96,8 @@ class KnownNumbers:
         self.taken: dict[tuple[str, float], int] = {}
         """Lines of optimizers for which a number was taken, with the number, and how often."""
         self.plans: dict[Any, Plan] = {}
+        self.any_number = False
+        """Whether a program that asks for a number that is not known gets one, as a script does that prints it."""
 
     @property
     def limits(self) -> list[Limit]:
@@ -210,7 +212,11 @@ class KnownNumbers:
                 self.taken[site, number] = self.taken.get((site, number), 0) + 1
                 return bool(number) if dtype == torch.bool else number
             if not file.startswith((TORCH, OURS)):
-                return MISSING
+                if not self.any_number:
+                    return MISSING
+                site = str(resolve(frame.f_code, frame.f_lasti).short)
+                self.taken[site, 1.0] = self.taken.get((site, 1.0), 0) + 1
+                return True if dtype == torch.bool else 1.0 if dtype.is_floating_point else 1
             frame = frame.f_back
         return MISSING
 
