@@ -25,12 +25,14 @@ _OBJECTS = {
     "World": ("torch_vis.analysis.ranks.world", "World"),
     "compare": ("torch_vis.analysis.compare.comparison", "compare"),
     "extract": ("torch_vis.analysis.activations.extract", "extract"),
+    "fit": ("torch_vis.analysis.ranks.fit", "fit"),
     "join": ("torch_vis.analysis.ranks.gathering", "join"),
     "live": ("torch_vis.capture.live", "live"),
     "load": ("torch_vis.api", "load"),
     "open_activations": ("torch_vis.analysis.activations.dataset", "open_activations"),
     "record": ("torch_vis.api", "record"),
     "register_cost": ("torch_vis.ops.cost", "register_cost"),
+    "simulate": ("torch_vis.analysis.ranks.simulate", "simulate"),
     "trace": ("torch_vis.api", "trace"),
 }
 _MODULES = ("advise", "edit", "errors", "hardware", "interfaces", "measure", "stats", "types")

@@ -79,8 +79,9 @@ CONJ_OR_NEG = frozenset("_conj _neg_view conj adjoint mH imag real matrix_H posi
 # Operators whose result is a Python value computed from a tensor's contents.
 ESCAPES = frozenset("_local_scalar_dense item is_nonzero equal allclose".split())
 
-# Namespaces that are bookkeeping, not computation.
-SKIPPED = ("profiler::", "prim::")
+# What is bookkeeping, not computation: namespaces, and the wrapper around what a collective receives, which is waited
+# for when it is used and has no memory of its own.
+SKIPPED = ("profiler::", "prim::", "_c10d_functional::_wrap_tensor_autograd")
 
 
 def eager_kernel(func: Any) -> Callable[..., Any]:

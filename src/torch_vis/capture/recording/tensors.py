@@ -247,7 +247,9 @@ class Tensors:
             known.number = next(self.storage_numbers)
             known.address, known.size = address, storage.nbytes()
             self.storages[address] = known
-            self.storage_rows += (known.number, known.size, -1, self._device(device))
+            # memory of shapes alone stands for that of the CPU
+            shown = torch.device("cpu") if device.type == "meta" else device
+            self.storage_rows += (known.number, known.size, -1, self._device(shown))
             self.only_resized.add(known.number)
             self.external_storages.add(known.number)
         number = known.number

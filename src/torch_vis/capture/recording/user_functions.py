@@ -224,21 +224,26 @@ def held_modules(function: Callable[..., Any]) -> dict[int, str]:
     >>> names[id(G)], names[id(D)]
     ('G', 'D')
     """
+    names: dict[int, str] = {}
+    for name, value in held_variables(function):
+        if isinstance(value, torch.nn.Module):
+            names.setdefault(id(value), name)
+    return names
+
+
+def held_variables(function: Callable[..., Any]) -> list[tuple[str, Any]]:
+    """What a function has as variables of its closure or of its file, and a method as attributes of its object."""
     while isinstance(function, functools.partial):
         function = function.func
     plain = getattr(function, "__func__", function)
     if not isinstance(plain, FunctionType):
-        return {}
-    names: dict[int, str] = {}
+        return []
     owner = getattr(function, "__self__", None)
     attributes = getattr(owner, "__dict__", {}) if not isinstance(owner, torch.nn.Module) else {}
     held = [*zip(plain.__code__.co_freevars, plain.__closure__ or ())]
     variables = [(name, cell.cell_contents) for name, cell in held if _is_filled(cell)]
     used = ((name, plain.__globals__[name]) for name in plain.__code__.co_names if name in plain.__globals__)
-    for name, value in [*variables, *used, *attributes.items()]:
-        if isinstance(value, torch.nn.Module):
-            names.setdefault(id(value), name)
-    return names
+    return [*variables, *used, *attributes.items()]
 
 
 def _is_filled(cell: Any) -> bool:

@@ -10,9 +10,12 @@ than 16, some), and rank 0 writes one file with all of them.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +24,13 @@ from torch_vis.cli.main import ScriptRaised
 from torch_vis.cli.models import targets
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
-from torch_vis.cli.script.job import Job, collect, leave, store
+from torch_vis.cli.script.job import Job, axes_of, collect, leave, rank_number, set_surroundings, store
 from torch_vis.cli.script.script import Script, prepare, show_as_its_own, when_torch_is_loaded
 from torch_vis.errors import TorchVisError, UsageError, no_match
 
 if TYPE_CHECKING:
     from torch_vis._trace import Trace
+    from torch_vis.cli.script.simulated import ScriptRank
     from torch_vis.cli.script.steps import Found, Wanted, Watch
 
 USAGE = f"{PROGRAM} run [options] (SCRIPT | -m MODULE) [arguments of the script ...]"
@@ -82,6 +86,13 @@ def add_options(parser: Parser) -> None:
         action="store_true",
         help="each rank writes files of its own, FILE.rN.…, and nothing is sent; torch-vis join brings them together",
     )
+    ranks.add_argument(
+        "--world",
+        type=_axes,
+        metavar="dp=4,tp=2",
+        help="without torchrun: run the script by shapes as a rank of a job of so many, of which no other is there; "
+        "--ranks says which (default: 0)",
+    )
     targets.add_output_option(parser)
     parser.add_argument(
         "-m",
@@ -102,6 +113,15 @@ def _span(text: str) -> tuple[int, int]:
     if not colon or not (first.isdigit() and last.isdigit()) or not 1 <= int(first) <= int(last):
         raise argparse.ArgumentTypeError(f"{text!r} is not A:B with 1 ≤ A ≤ B, as in 1:3")
     return int(first), int(last)
+
+
+def _axes(text: str) -> dict[str, int]:
+    from torch_vis.analysis.ranks.places import Mesh
+
+    try:
+        return dict(Mesh.of(axes_of("--world", text, int)).axes)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def read(parser: Parser, words: list[str]) -> Any:
@@ -129,6 +149,12 @@ def read(parser: Parser, words: list[str]) -> Any:
 def run(options: Any, out: Output) -> int:
     """Run the script to its end; what it raises is carried out as it was."""
     script: Script = options.script
+    if options.world is not None:
+        ranks = _simulated_ranks(options)
+        if len(ranks) > 1:
+            return _run_each(options, ranks, out)
+        set_surroundings(ranks[0], math.prod(options.world.values()))
+        options.ranks = str(ranks[0])
     session = Session(options, out)
     targets.can_write(session.paths, options.format)
     go = prepare(script)
@@ -146,7 +172,11 @@ def run(options: Any, out: Output) -> int:
     except BaseException as raised:
         error = raised
     session.is_over = True
-    session.end(error)
+    try:
+        session.end(error)
+    finally:
+        if session.simulated is not None:
+            session.simulated.__exit__(None, None, None)
     if session.told_to_end:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -158,6 +188,51 @@ def run(options: Any, out: Output) -> int:
         return session.result()
     out.give(session.document, "")
     raise ScriptRaised(error)
+
+
+def _simulated_ranks(options: Any) -> list[int]:
+    """The ranks of a job that is not there which the script is to run as."""
+    if "WORLD_SIZE" in os.environ and os.environ["WORLD_SIZE"] != "1":
+        raise UsageError("--world simulates a job, and torchrun started this one; leave one of the two out")
+    count = math.prod(options.world.values())
+    if options.ranks == "all":
+        return list(range(count))
+    words = (options.ranks or "0").split(",")
+    return sorted({rank_number(word, count) for word in words})
+
+
+def _run_each(options: Any, ranks: list[int], out: Output) -> int:
+    """Run the script once for each rank, in a process of its own, and join what they leave."""
+    from torch_vis.analysis.ranks.gathering import join
+
+    script: Script = options.script
+    paths = list(options.output) or [f"{script.stem}.tvz"]
+    targets.can_write(paths, options.format)
+    with tempfile.TemporaryDirectory() as folder:
+        files = []
+        for rank in ranks:
+            file = os.path.join(folder, f"rank.r{rank}.tvz")
+            world = ",".join(f"{axis}={count}" for axis, count in options.world.items())
+            words = ["run", "--world", world, "--ranks", str(rank), "-o", file]
+            words += ["--stop"] if options.stop else []
+            words += ["--module", options.module] if options.module else []
+            words += ["--step", str(options.step)] if options.step else []
+            words += ["--steps", "{}:{}".format(*options.steps)] if options.steps else []
+            words += [*(["-m"] if script.is_module else []), script.name, *script.arguments]
+            done = subprocess.run([sys.executable, "-m", "torch_vis", *words], check=False)
+            if done.returncode or not os.path.exists(file):
+                raise UsageError(f"the script ended with code {done.returncode} on rank {rank}")
+            files.append(file)
+        joined = join(files, partial=True)
+        assert joined is not None
+        for path in paths:
+            joined.save(path, format=options.format)
+            out.say(f"wrote {path}, {len(joined)} ranks")
+    out.give(
+        {"script": script.name, "ranks": joined.ranks, "files": paths, "problems": [str(p) for p in joined.problems]},
+        joined.table(),
+    )
+    return 1 if joined.problems else 0
 
 
 def _many(number: int, what: str) -> str:
@@ -177,6 +252,8 @@ class Session:
         if options.each and self.job.world_size > 1:
             self.paths = [self.job.own_path(path) for path in self.paths]
         self.watch: Watch | None = None
+        self.rank: ScriptRank | None = None
+        self.simulated: Any = None
         # another rank may be gone then, so that each writes for itself
         self.ended_badly = False
         self.is_over, self.told_to_end = False, False
@@ -198,6 +275,15 @@ class Session:
 
         say = self.out.say if self.job.is_first else lambda line: None
         self.watch = Watch(self._wanted(), say, self._report)
+        if self.options.world is not None:
+            from torch_vis.capture.undo import passage_of
+            from torch_vis.cli.script.simulated import ScriptRank
+
+            rank = ScriptRank(self.options.world, self.job.rank, self.job.world_size)
+            self.simulated = passage_of(rank)
+            self.simulated.enter()
+            self.rank = rank
+            self.watch.substitutes = rank.fake.above
         self.watch.install()
 
     def _wanted(self) -> Wanted:
@@ -219,6 +305,10 @@ class Session:
 
         trace = step.trace
         trace.meta.update(script=self.options.script.name, traced=step.label)
+        if self.rank is not None:
+            from torch_vis.analysis.ranks.places import Mesh
+
+            self.rank.describe(trace, Mesh.of(self.options.world).place(self.job.rank))
         took = duration(trace.meta["wall_ns"])
         job, each = self.job, self.options.each or self.ended_badly
         if job.is_first or each:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from torch_vis.errors import UsageError
@@ -17,6 +18,8 @@ from torch_vis.errors import UsageError
 MOST_RANKS = 16
 CHUNK_BYTES = 4 << 20
 POLL_SECONDS = 0.02
+# ranks of one machine, as torchrun starts them
+LOCAL_RANKS = 8
 
 
 class Job(NamedTuple):
@@ -39,7 +42,7 @@ class Job(NamedTuple):
         elif wanted is None:
             traced = tuple(sorted({number * count // MOST_RANKS for number in range(MOST_RANKS)}))
         else:
-            traced = tuple(sorted({_rank(word, count) for word in wanted.split(",")}))
+            traced = tuple(sorted({rank_number(word, count) for word in wanted.split(",")}))
         return cls(rank, count, traced)
 
     @property
@@ -68,10 +71,36 @@ def _number(name: str, default: int) -> int:
     return int(text) if text.isdigit() else default
 
 
-def _rank(word: str, count: int) -> int:
+def rank_number(word: str, count: int) -> int:
+    """The rank that a word of ``--ranks`` is, of so many."""
     if not word.strip().isdigit() or int(word) >= count:
         raise UsageError(f"--ranks takes ranks from 0 to {count - 1}, as in 0,3, or all; {word!r} is none")
     return int(word)
+
+
+def set_surroundings(rank: int, world_size: int) -> None:
+    """Let this process look as if torchrun had started it."""
+    local = min(world_size, LOCAL_RANKS)
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank % local), LOCAL_WORLD_SIZE=str(local),
+        MASTER_ADDR="localhost", MASTER_PORT="29500",
+    )  # fmt: skip
+
+
+def axes_of(option: str, text: str, kind: Callable[[str], Any]) -> dict[str, Any]:
+    """What an option says of each axis of a mesh.
+
+    >>> axes_of("--world", "dp=4,tp=2", int)
+    {'dp': 4, 'tp': 2}
+    """
+    axes: dict[str, Any] = {}
+    for part in text.split(","):
+        axis, sign, value = (word.strip() for word in part.partition("="))
+        if not sign or not axis or not value or (kind is int and not value.isdigit()):
+            example = "dp=4,tp=2" if kind is int else "tp=450GB/s"
+            raise UsageError(f"{option} takes axes as in {example}; {part!r} is none")
+        axes[axis] = kind(value)
+    return axes
 
 
 def store() -> Any:

@@ -62,6 +62,8 @@ class Watch:
         self.calls = 0
         self.spare: Found | None = None  # a recorded call, in case no training step follows
         self.done = False
+        self.substitutes: Any = None
+        """What hands operations other tensors, in a script that runs by shapes."""
         self._optimizer: Any = None
         self._stretch: StepRecording | None = None
         self._label = ""
@@ -115,7 +117,7 @@ class Watch:
             self.say(f"recording {label} …")  # and not of a call that is recorded in case nothing else comes
         self._label = label
         module_calls.unwrap()
-        self._stretch = StepRecording()
+        self._stretch = StepRecording(self.substitutes)
         self._stretch.begin()
         if self.wanted.module is not None or not self.steps:
             module_calls.wrap(self._called)  # around the recorder's own, so that ours is the last to be left
@@ -300,8 +302,9 @@ BACKWARD = 6  # the place in a row of the log that says whether it was one of ba
 class StepRecording:
     """One recording that begins and ends inside calls of the script's, not nested with its ``with`` blocks."""
 
-    def __init__(self) -> None:
-        self.capture = Capture(keep=False)
+    def __init__(self, substitutes: Any = None) -> None:
+        self.capture = Capture(keep=False, substitutes=substitutes)
+        self._substitutes = substitutes
         self._has_outcome = False
 
     def begin(self) -> None:
@@ -316,7 +319,10 @@ class StepRecording:
         above = modes[len(below) :]
         try:
             restack(DispatchModes, below)
+            # a mode of ours that is there all the time is not put on again
+            self.capture.substitutes = None
             self.capture.__enter__()
+            self.capture.substitutes = self._substitutes
             restack(DispatchModes, [*below, self.capture.mode, *above])
         except BaseException:
             self.capture.__exit__()
