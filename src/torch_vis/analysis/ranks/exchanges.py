@@ -10,7 +10,16 @@ from torch_vis.graph.graph import Graph, Node
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import RankGroup, TensorType
 from torch_vis.graph.text import inert, shortened
-from torch_vis.ops.collectives import Collective, Traffic, collective, reduction, root_of, traffic
+from torch_vis.ops.collectives import (
+    Collective,
+    Traffic,
+    collective,
+    has_timed_waits,
+    is_unseen_wait,
+    reduction,
+    root_of,
+    traffic,
+)
 
 UNKNOWN_GROUP = "(unknown)"
 MESSAGES = frozenset({"send", "recv"})
@@ -143,15 +152,12 @@ class _Times:
         graph, metrics = run.graph, run.metrics
         self.waited: dict[int, int] = {}
         self.done: dict[int, int] = {}
-        self._timed = {"time_ns", "start_ns"} <= set(metrics) and not run.meta.get("fake")
-        # a wait on a device returns at once, and the device stands still later
-        self._timed = self._timed and all(str(device).startswith("cpu") for device in graph.devices)
+        self._timed = has_timed_waits(run)
         if not self._timed:
             return
         self._time, self._start = metrics["time_ns"].values, metrics["start_ns"].values
         for node, comm in zip(graph.wait_node.tolist(), graph.wait_comm.tolist()):
-            # C++ code waited, unseen, at some time before
-            if graph.node_site[node] < 0 and not self._time[node]:
+            if is_unseen_wait(run, node):
                 continue
             self.waited[comm] = self.waited.get(comm, 0) + int(self._time[node])
             end = int(self._start[node] + self._time[node])

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from torch_vis.analysis.ranks.exchanges import Exchange
 from torch_vis.analysis.ranks.meetings import Meeting
 from torch_vis.analysis.report import Charts, Report
+from torch_vis.graph.graph import Graph
 from torch_vis.graph.record import Run
 from torch_vis.graph.text import and_more, duration
+from torch_vis.graph.types import Ints
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.text.table_layout import Field, Listing
 
@@ -125,6 +129,7 @@ class RankTimeline:
         clocks: Mapping[int, Clock],
     ) -> None:
         self.meetings, self.ranks, self.clocks = meetings, ranks, clocks
+        self._runs = runs
         absolute = {
             rank: int(run.meta.get("began_ns") or 0) + clocks[rank].offset_ns for rank, run in runs.items()
         }
@@ -137,6 +142,19 @@ class RankTimeline:
             if "start_ns" in run.metrics and len(run.graph):
                 last = run.metrics["start_ns"].values + run.metrics["time_ns"].values
                 self.ended[rank] = self.began[rank] + int(last.max())
+
+    def graph(self, rank: int) -> Graph:
+        """The graph of a rank."""
+        return self._runs[rank].graph
+
+    def operations(self, rank: int) -> tuple[Ints, Ints]:
+        """When each operation of a rank began on the time line of all, and how long it took."""
+        metrics = self._runs[rank].metrics
+        if not {"start_ns", "time_ns"} <= set(metrics):
+            none = np.zeros(len(self._runs[rank].graph), dtype=np.int64)
+            return none + self.began[rank], none
+        begins = metrics["start_ns"].values.astype(np.int64) + self.began[rank]
+        return begins, metrics["time_ns"].values.astype(np.int64)
 
     def arrivals(self, meeting: Meeting) -> list[Arrival]:
         """The ranks at a meeting, in the order in which they came; none where the times of one are not known."""

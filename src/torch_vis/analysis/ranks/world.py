@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_vis._trace import Trace
 from torch_vis.analysis.ranks.by_rank import WorldCommunicationReport, WorldMemoryReport, rank_spans
 from torch_vis.analysis.ranks.exchanges import Exchange, exchanges_of
+from torch_vis.analysis.ranks.lanes import Lanes, page_title
 from torch_vis.analysis.ranks.meetings import Meeting, Meetings, Mismatch, meetings_of
+from torch_vis.analysis.ranks.schedule import ScheduleReport
 from torch_vis.analysis.ranks.waiting import (
     Clock,
     CriticalPathReport,
@@ -22,8 +25,9 @@ from torch_vis.errors import CheckFailed, NoMatch, TensorsMissing, UsageError
 from torch_vis.exporters import perfetto
 from torch_vis.formats import by_ending
 from torch_vis.graph.io import world as world_file
-from torch_vis.graph.io.atomic import PathLike
+from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.text import and_more, duration, inert, many, size
+from torch_vis.views.page.show import LARGEST, frame, present, temporary
 from torch_vis.views.text.table_layout import Field, Listing, table
 
 if TYPE_CHECKING:
@@ -182,6 +186,10 @@ class World:
         """What the length of the step is made of, across ranks."""
         return CriticalPathReport(self.timeline)
 
+    def schedule(self) -> ScheduleReport:
+        """When each stage of a pipeline runs which micro-batch, as a Gantt chart, and for how long it stands idle."""
+        return ScheduleReport(self.timeline)
+
     def compare(self, a: int, b: int) -> Comparison:
         """Two ranks as two versions of a program: what one does and the other does not."""
         from torch_vis.analysis.compare.comparison import compare
@@ -208,10 +216,11 @@ class World:
     # ---------------------------------------------------------------- look at it, hand it on
 
     def save(self, path: PathLike, *, format: str | None = None) -> None:
-        """Write all ranks to one file: ``.tvz``, which ``tv.load`` reads, or a time line, ``.perfetto.json``.
+        """Write all ranks to one file: ``.tvz``, which ``tv.load`` reads, a page, ``.html``, or ``.perfetto.json``.
 
-        In a ``.tvz`` equal ranks share all but their times. In the time line each rank is a process, and arrows connect
-        those that meet. ``w[0].save(...)`` writes one rank in any format.
+        In a ``.tvz`` and in the page equal ranks share all but their times. The page has a lane for each rank, with
+        equal ones folded, and the graph of every one. In the time line for Perfetto each rank is a process, and arrows
+        connect those that meet. ``w[0].save(...)`` writes one rank in any format.
         """
         name = by_ending(path) if format is None else format
         if name == "tvz":
@@ -220,6 +229,10 @@ class World:
                 "agreement": None if self._agreement is None else list(self._agreement),
             }
             world_file.save(path, self._runs, self._copies, facts)
+        elif name == "html":
+            text = self._html()
+            with replacing(path) as file:
+                file.write(text.encode("utf-8", "backslashreplace"))
         elif name == "perfetto":
             began = self.timeline.began
             arrows = [
@@ -229,9 +242,37 @@ class World:
             perfetto.save_ranks(path, [(rank, run, began[rank]) for rank, run in self._runs.items()], arrows)
         else:
             raise UsageError(
-                "all ranks together are written as .tvz or .perfetto.json; "
+                "all ranks together are written as .tvz, .html or .perfetto.json; "
                 f"w[0].save({os.fspath(path)!r}) writes one rank"
             )
+
+    def show(self) -> str:
+        """Open the page of all ranks in the browser or the notebook; returns the file's path."""
+        path = temporary(self._title)
+        self.save(path)
+        return present(path)
+
+    @property
+    def _title(self) -> str:
+        run = self._runs[min(self._runs)]
+        return page_title(inert(str(run.meta.get("script") or run.name)), len(self))
+
+    def _html(self) -> str:
+        has_times = not any(run.meta.get("fake") for run in self._runs.values())
+        lanes = Lanes(
+            self._title,
+            self._runs,
+            self._like,
+            self.mesh,
+            self.exchanges,
+            self._met,
+            self.timeline if has_times else None,
+        )
+        return lanes.html()
+
+    def _repr_html_(self) -> str:
+        text = self._html()
+        return frame(text) if len(text) <= LARGEST else f"<pre>{escape(self.table())}</pre>"
 
     @classmethod
     def load(cls, path: PathLike) -> World:

@@ -25,7 +25,7 @@ EXAMPLES = (
 )
 NEED_TENSORS = frozenset({"gradients", "health"})
 # of files of several ranks
-OF_RANKS = ("memory", "communication", "stragglers", "critical_path")
+OF_RANKS = ("memory", "communication", "stragglers", "critical_path", "schedule")
 TEXTS = frozenset({"by", "hardware"})
 
 

@@ -55,7 +55,7 @@ def takes_ranks(path: str, format: str | None) -> bool:
     """Whether a file can hold several ranks."""
     from torch_vis.formats import by_ending
 
-    return (by_ending(path) if format is None else format) in ("tvz", "perfetto")
+    return (by_ending(path) if format is None else format) in ("tvz", "html", "perfetto")
 
 
 def write(trace: Trace, paths: list[str], format: str | None, out: Output) -> list[str]:
