@@ -18,7 +18,7 @@ from torch_vis.analysis.ranks.waiting import (
     RankTimeline,
     StragglersReport,
 )
-from torch_vis.graph.text import inert, many
+from torch_vis.graph.text import inert
 from torch_vis.views.page.world import Lane, world_html
 
 # of problems that are listed one by one
@@ -189,12 +189,3 @@ def _last(meeting: Meeting, parts: Sequence[tuple[int, ...]]) -> int:
         return starts.index(max(starts))
     ranks = sorted(meeting.parts)
     return ranks.index(meeting.root) if meeting.root in ranks else UNKNOWN
-
-
-def page_title(name: str, ranks: int) -> str:
-    """What the page of so many ranks is called.
-
-    >>> page_title("train.py", 8)
-    'train.py on 8 ranks'
-    """
-    return f"{name} on {many(ranks, 'rank')}"

@@ -8,10 +8,11 @@ from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from torch_vis._reports import EXPLORE, resolved
 from torch_vis._trace import Trace
 from torch_vis.analysis.ranks.by_rank import WorldCommunicationReport, WorldMemoryReport, rank_spans
 from torch_vis.analysis.ranks.exchanges import Exchange, exchanges_of
-from torch_vis.analysis.ranks.lanes import Lanes, page_title
+from torch_vis.analysis.ranks.lanes import Lanes
 from torch_vis.analysis.ranks.meetings import Meeting, Meetings, Mismatch, meetings_of
 from torch_vis.analysis.ranks.schedule import ScheduleReport
 from torch_vis.analysis.ranks.waiting import (
@@ -131,6 +132,26 @@ class World:
             axes |= run.meta.get("mesh") or {}
         return axes
 
+    @property
+    def distinct(self) -> list[int]:
+        """The ranks that are no copies of another: one of each kind."""
+        return list(self._traces)
+
+    def ranks_like(self, rank: int) -> list[int]:
+        """The ranks that do what a distinct one does, itself among them."""
+        return [other for other, like in self._like.items() if like == rank]
+
+    @property
+    def title(self) -> str:
+        """What was run, and on how many ranks."""
+        run = self._runs[min(self._runs)]
+        return f"{inert(str(run.meta.get('script') or run.name))} on {many(len(self), 'rank')}"
+
+    @property
+    def has_times(self) -> bool:
+        """Whether its ranks ran, and were not followed by shapes alone."""
+        return not any(run.meta.get("fake") for run in self._runs.values())
+
     # ---------------------------------------------------------------- what they do together
 
     @cached_property
@@ -163,7 +184,7 @@ class World:
     @cached_property
     def timeline(self) -> RankTimeline:
         """The meetings of all ranks on one time line."""
-        if any(run.meta.get("fake") for run in self._runs.values()):
+        if not self.has_times:
             raise UsageError("these ranks were followed by shapes alone, and have no times")
         return RankTimeline(self._runs, self.meetings, self.exchanges, self.clocks)
 
@@ -248,25 +269,23 @@ class World:
 
     def show(self) -> str:
         """Open the page of all ranks in the browser or the notebook; returns the file's path."""
-        path = temporary(self._title)
+        path = temporary(self.title)
         self.save(path)
         return present(path)
 
-    @property
-    def _title(self) -> str:
-        run = self._runs[min(self._runs)]
-        return page_title(inert(str(run.meta.get("script") or run.name)), len(self))
+    def explore(self) -> None:
+        """Open a list of the ranks in the terminal explorer, with the modules of each, until it is quit."""
+        resolved(EXPLORE)(self)
 
     def _html(self) -> str:
-        has_times = not any(run.meta.get("fake") for run in self._runs.values())
         lanes = Lanes(
-            self._title,
+            self.title,
             self._runs,
             self._like,
             self.mesh,
             self.exchanges,
             self._met,
-            self.timeline if has_times else None,
+            self.timeline if self.has_times else None,
         )
         return lanes.html()
 

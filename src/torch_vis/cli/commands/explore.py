@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     ("a trace that was saved", "torch-vis explore net.tvz"),
     ("a model, traced forward and backward", "torch-vis explore net.py:make_model --input 2x8 --backward"),
+    ("the ranks of a step, as torch-vis join writes them", "torch-vis explore step.tvz"),
     ("the weights of a model, of which nothing has to run", "torch-vis explore net.pth"),
 )
 
@@ -54,6 +55,11 @@ def _opened(word: str | None, options: Any) -> Source:
     if targets.is_weights(word):
         return targets.opened(str(word), trust=options.trust)
     if targets.is_trace(word):
+        ranks = targets.world(word)
+        if ranks is not None:
+            from torch_vis.interfaces.explorer.world_source import WorldSource
+
+            return WorldSource(ranks)
         from torch_vis.interfaces.explorer.trace_source import TraceSource
 
         return TraceSource(targets.load(str(word)))

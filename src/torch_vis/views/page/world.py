@@ -27,7 +27,7 @@ class Lane(NamedTuple):
     trace: int
     """Which of the page's traces is theirs."""
     start: Any
-    """When each operation begins on the axis of all lanes; then how long it takes, its phase, the bytes alive after it."""
+    """When each operation begins on the axis of all lanes; then its time, its phase, the bytes alive after it."""
     time: Any
     phase: Any
     live: Any
