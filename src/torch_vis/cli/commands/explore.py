@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 EXAMPLES = (
     ("a trace that was saved", "torch-vis explore net.tvz"),
     ("a model, traced forward and backward", "torch-vis explore net.py:make_model --input 2x8 --backward"),
-    ("the ranks of a step, as torch-vis join writes them", "torch-vis explore step.tvz"),
     ("the weights of a model, of which nothing has to run", "torch-vis explore net.pth"),
 )
 
