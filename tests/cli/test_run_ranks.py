@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,43 @@ def test_a_rank_that_raises_leaves_the_files_of_all(tmp_path: Path, cli: Server)
     assert cli("summary", f"{tmp_path / 'all.tvz'}#0").code == 0
     said = cli("summary", str(tmp_path / "all.tvz"))
     assert said.code == 2 and "name one, as in" in said.err
+
+
+# a lock that is taken twice: no signal gets a thread out of it, as none does out of a wait for another rank
+HANGS = """
+import ctypes, torch
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(3):
+    loss = model(torch.ones(4, 8)).sum()
+    if step == 1:
+        lock, library = ctypes.create_string_buffer(64), ctypes.CDLL(None)
+        library.pthread_mutex_lock(lock)
+        print("hangs", flush=True)
+        library.pthread_mutex_lock(lock)
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="locks of another library")
+def test_a_rank_that_hangs_leaves_what_it_did(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(HANGS)
+    ranks = {"RANK": "0", "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", "torch_vis", "run", "-o", "step.tvz", "train.py"],
+        cwd=tmp_path, env={**environment(), **ranks}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "hangs\n"
+    # until it is really there
+    time.sleep(1.0)
+    process.terminate()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + 15 and "rank 0 hangs; this is what it did so far" in said
+    trace = tv.load(tmp_path / "step.r0.tvz")
+    assert trace.meta["traced"] == "step 2, as far as it went"
+    assert {node.phase for node in trace.graph.nodes} == {"forward"}
 
 
 def test_which_ranks_are_traced(monkeypatch: pytest.MonkeyPatch) -> None:

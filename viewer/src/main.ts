@@ -7,6 +7,7 @@ import type { Tables } from "./data/tables.ts";
 import { h } from "./dom.ts";
 import { Port } from "./port.ts";
 import { Shell } from "./shell.ts";
+import { beginWorld } from "./world/page.ts";
 
 async function begin(): Promise<void> {
   const started = performance.now();
@@ -22,7 +23,8 @@ async function begin(): Promise<void> {
   await app.prepare(pause);
   const shell = new Shell(app);
   waiting.remove();
-  await shell.begin(location.hash);
+  // a page inside the page of several ranks is told what to show
+  await shell.begin(location.hash || decodeURI(document.documentElement.dataset.view ?? ""));
   window.torchVis.connect(app, shell, performance.now() - started);
 }
 
@@ -31,8 +33,9 @@ function pause(): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve));
 }
 
-window.torchVis = new Port();
-begin().catch((error: unknown) => {
+const isWorld = document.getElementById("world") !== null;
+if (!isWorld) window.torchVis = new Port();
+(isWorld ? beginWorld() : begin()).catch((error: unknown) => {
   document.body.append(
     h("pre", { class: "failed" }, `This page could not be shown: ${String(error)}\n${(error as Error)?.stack ?? ""}`),
   );

@@ -223,6 +223,7 @@ METRIC_INFO: dict[str, MetricInfo] = {
     "time_ns": MetricInfo("time", "ns"),
     "time_low_ns": _state("time, lowest", "ns"),
     "time_high_ns": _state("time, highest", "ns"),
+    "waited_ns": MetricInfo("waited for other ranks", "ns", heat_label="waited"),
     "kernel_start_ns": _state("kernels began after", "ns"),
     "kernel_ns": MetricInfo("time of its kernels", "ns", heat_label="time of kernels"),
     "kernel_low_ns": _state("kernels, lowest", "ns"),

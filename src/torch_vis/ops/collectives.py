@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from torch_vis.graph.call import Call, Special
+from torch_vis.graph.metrics import Column
+from torch_vis.graph.record import Run
 from torch_vis.graph.schema import RankGroup
 
 # the node that stands for a wait that is a method and no operator
@@ -183,6 +187,49 @@ def reduction(call: Call) -> str | None:
     item = call.args[row.op]
     text = item.text if isinstance(item, Special) else item
     return text if isinstance(text, str) and text != "?" else None
+
+
+# ---------------------------------------------------------------- waits
+
+
+def has_timed_waits(run: Run) -> bool:
+    """Whether the times of waits in a run are those in which its program stood still.
+
+    A run by shapes has none unless they were predicted, and a wait on a device returns at once: the device stands
+    still later.
+    """
+    predicted = bool(run.meta.get("predicted"))
+    timed = {"time_ns", "start_ns"} <= set(run.metrics) and (predicted or not run.meta.get("fake"))
+    return timed and (predicted or all(str(device).startswith("cpu") for device in run.graph.devices))
+
+
+def is_unseen_wait(run: Run, node: int) -> bool:
+    """Whether code in C++ did the waiting, unseen, at some time before the node that stands for it."""
+    return bool(run.graph.node_site[node] < 0 and not run.metrics["time_ns"].values[node])
+
+
+def waited(run: Run) -> Column | None:
+    """For each operation how long the program stood in it waiting for other ranks; None of a run that never does.
+
+    What computes waits for nobody, and has 0; a wait that nobody saw is not known.
+
+    >>> import torch, torch_vis as tv
+    >>> waited(tv.trace(torch.nn.ReLU(), torch.ones(2)))
+    """
+    graph = run.graph
+    if not len(graph.wait_node) or not has_timed_waits(run):
+        return None
+    times = run.metrics["time_ns"].values
+    values = np.zeros(len(graph), dtype=np.int64)
+    known = np.ones(len(graph), dtype=bool)
+    for node in graph.wait_node.tolist():
+        values[node] = times[node]
+        known[node] = not is_unseen_wait(run, node)
+    for node in graph.comm_node.tolist():
+        row = collective(graph.calls[graph.node_call[node]].op)
+        if row is not None and row.waits:
+            values[node] = times[node]
+    return Column("waited_ns", values, known=known)
 
 
 # ---------------------------------------------------------------- bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -315,6 +316,50 @@ def test_the_rank_that_comes_late_is_the_straggler_and_on_the_critical_path() ->
     assert stretches == [(1, "compute", 0, 60), (0, "communication", 60, 2), (0, "compute", 62, 28)]
     assert (path.total_ns, path.compute_ns) == (90 * MS, 88 * MS)
     assert path.by_rank == {1: 60 * MS, 0: 30 * MS}
+
+
+def test_a_rank_that_runs_nothing_until_another_comes_has_waited_for_it() -> None:
+    # the reducer of DistributedDataParallel waits in C++: rank 0 runs nothing from 20 to 75, and rank 1 comes at 70
+    unseen: dict[str, Any] = {"waited_ns": None, "done_ns": None, "exposed_ns": None}
+    ranks = {
+        0: [exchange("all_reduce", 15, 0, 0, **unseen, landed_ns=75 * MS, quiet_ns=55 * MS)],
+        1: [exchange("all_reduce", 70, 0, 0, **unseen, landed_ns=76 * MS, quiet_ns=5 * MS)],
+    }
+    stragglers = StragglersReport(timeline(ranks, {0: run(0, 90), 1: run(0, 90)}))
+    assert stragglers.slowest is not None and (stragglers.slowest.rank, stragglers.unseen) == (1, 1)
+    assert stragglers.slowest.imposed_ns == 50 * MS
+    assert "at 1 collectives C++ code waited, unseen" in str(stragglers)
+
+
+def late(rank: int, count: int) -> list[tuple[int, int]]:
+    """Rank 1 comes 50 ms late, four times: to collectives that it waits for itself, and to those of a reducer."""
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 2))
+
+    def own() -> None:
+        for _ in range(4):
+            time.sleep(0.05 * rank)
+            dist.all_reduce(torch.ones(4))
+
+    def reducer() -> None:
+        for _ in range(4):
+            time.sleep(0.05 * rank)
+            model(torch.ones(1, 8)).sum().backward()
+            # of a gradient that nobody looks at, nobody would be seen to wait
+            model.module.weight.grad.sum()
+
+    reducer()
+    results = []
+    for program in (own, reducer):
+        dist.barrier()
+        world = tv.join(tv.trace(program), check=False)
+        slowest = None if world is None else world.stragglers().slowest
+        results += [(-1, 0)] if slowest is None else [(slowest.rank, slowest.imposed_ns)]
+    return results
+
+
+def test_a_straggler_of_50_ms_is_found() -> None:
+    for rank, imposed in on_ranks(late, 2)[0]:
+        assert rank == 1 and imposed > 3 * 50 * MS
 
 
 def test_who_is_late_to_what_nobody_waits_for_costs_nothing() -> None:

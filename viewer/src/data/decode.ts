@@ -6,7 +6,20 @@ export type Entry = [name: string, code: string, difference: number, length: num
 const LARGE = 200_000;
 const SIZE: Record<string, number> = { u1: 1, i1: 1, i2: 2, i4: 4, f8: 8 };
 
+/** The bytes of one text, or of several with spaces between them. */
 export async function inflate(text: string): Promise<Uint8Array> {
+  const parts = await Promise.all(text.split(" ").map(inflateOne));
+  if (parts.length === 1) return parts[0];
+  const bytes = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    bytes.set(part, at);
+    at += part.length;
+  }
+  return bytes;
+}
+
+async function inflateOne(text: string): Promise<Uint8Array> {
   const packed = fromBase64(text);
   const stream = new Blob([packed as BlobPart]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());

@@ -140,6 +140,7 @@ export const METRIC_INFO: Partial<Record<string, MetricInfo>> = {
   time_ns: { label: "time", unit: "ns" },
   time_low_ns: { label: "time, lowest", unit: "ns", isSummed: false, isHeat: false },
   time_high_ns: { label: "time, highest", unit: "ns", isSummed: false, isHeat: false },
+  waited_ns: { label: "waited for other ranks", unit: "ns", heatLabel: "waited" },
   kernel_start_ns: { label: "kernels began after", unit: "ns", isSummed: false, isHeat: false },
   kernel_ns: { label: "time of its kernels", unit: "ns", heatLabel: "time of kernels" },
   kernel_low_ns: { label: "kernels, lowest", unit: "ns", isSummed: false, isHeat: false },

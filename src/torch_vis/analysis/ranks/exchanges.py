@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from torch_vis.graph.call import Call, Slot
 from torch_vis.graph.graph import Graph, Node
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import RankGroup, TensorType
 from torch_vis.graph.text import inert, shortened
-from torch_vis.ops.collectives import Collective, Traffic, collective, reduction, root_of, traffic
+from torch_vis.ops.collectives import (
+    Collective,
+    Traffic,
+    collective,
+    has_timed_waits,
+    is_unseen_wait,
+    reduction,
+    root_of,
+    traffic,
+)
 
 UNKNOWN_GROUP = "(unknown)"
 MESSAGES = frozenset({"send", "recv"})
@@ -53,6 +64,10 @@ class Exchange(NamedTuple):
     tag: int
     number: int
     """Its place among those of its group; of messages, among those to or from the same rank with the same tag."""
+    landed_ns: int | None = None
+    """Where C++ code waited, unseen: the end of the longest time in which the rank ran no operation."""
+    quiet_ns: int | None = None
+    """How long that was: it waited then, or Python ran."""
 
     @property
     def span_ns(self) -> int | None:
@@ -111,6 +126,7 @@ def exchanges_of(run: Run) -> list[Exchange]:
                 peer if peer >= 0 else None,
                 int(graph.comm_tag[number]),
                 int(graph.comm_seq[number]),
+                *times.unseen.get(number, (None, None)),
             )
         )
     return rows
@@ -143,21 +159,26 @@ class _Times:
         graph, metrics = run.graph, run.metrics
         self.waited: dict[int, int] = {}
         self.done: dict[int, int] = {}
-        untimed = run.meta.get("fake") and not run.meta.get("predicted")
-        self._timed = {"time_ns", "start_ns"} <= set(metrics) and not untimed
-        # a wait on a device returns at once, and the device stands still later
-        on_host = all(str(device).startswith("cpu") for device in graph.devices)
-        self._timed = self._timed and (on_host or bool(run.meta.get("predicted")))
+        self.unseen: dict[int, tuple[int, int]] = {}
+        self._timed = has_timed_waits(run)
         if not self._timed:
             return
         self._time, self._start = metrics["time_ns"].values, metrics["start_ns"].values
         for node, comm in zip(graph.wait_node.tolist(), graph.wait_comm.tolist()):
-            # C++ code waited, unseen, at some time before
-            if graph.node_site[node] < 0 and not self._time[node]:
+            if is_unseen_wait(run, node):
+                self._note_unseen(graph, node, comm)
                 continue
             self.waited[comm] = self.waited.get(comm, 0) + int(self._time[node])
             end = int(self._start[node] + self._time[node])
             self.done[comm] = max(self.done.get(comm, 0), end)
+
+    def _note_unseen(self, graph: Graph, node: int, comm: int) -> None:
+        """The longest time without an operation, from the start of a collective until what it receives is read."""
+        span = slice(int(graph.comm_node[comm]), node + 1)
+        starts, ends = self._start[span], self._start[span] + self._time[span]
+        gaps = starts[1:] - np.maximum.accumulate(ends)[:-1]
+        longest = int(np.argmax(gaps))
+        self.unseen[comm] = int(starts[longest + 1]), max(int(gaps[longest]), 0)
 
     def exposed(self, comm: int, node: int) -> int | None:
         return int(self._time[node]) + self.waited[comm] if comm in self.waited else None

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from torch_vis.analysis.ranks.exchanges import Exchange
 from torch_vis.analysis.ranks.meetings import Meeting
 from torch_vis.analysis.report import Charts, Report
+from torch_vis.graph.graph import Graph
 from torch_vis.graph.record import Run
 from torch_vis.graph.text import and_more, duration
+from torch_vis.graph.types import Ints
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.text.table_layout import Field, Listing
 
@@ -125,6 +129,7 @@ class RankTimeline:
         clocks: Mapping[int, Clock],
     ) -> None:
         self.meetings, self.ranks, self.clocks = meetings, ranks, clocks
+        self._runs = runs
         absolute = {
             rank: int(run.meta.get("began_ns") or 0) + clocks[rank].offset_ns for rank, run in runs.items()
         }
@@ -138,16 +143,35 @@ class RankTimeline:
                 last = run.metrics["start_ns"].values + run.metrics["time_ns"].values
                 self.ended[rank] = self.began[rank] + int(last.max())
 
+    def graph(self, rank: int) -> Graph:
+        """The graph of a rank."""
+        return self._runs[rank].graph
+
+    def operations(self, rank: int) -> tuple[Ints, Ints]:
+        """When each operation of a rank began on the time line of all, and how long it took."""
+        metrics = self._runs[rank].metrics
+        if not {"start_ns", "time_ns"} <= set(metrics):
+            none = np.zeros(len(self._runs[rank].graph), dtype=np.int64)
+            return none + self.began[rank], none
+        begins = metrics["start_ns"].values.astype(np.int64) + self.began[rank]
+        return begins, metrics["time_ns"].values.astype(np.int64)
+
     def arrivals(self, meeting: Meeting) -> list[Arrival]:
-        """The ranks at a meeting, in the order in which they came; none where the times of one are not known."""
+        """The ranks at a meeting, in the order in which they came; none where the times of one are not known.
+
+        Where C++ code waits, as the reducer of DistributedDataParallel, a rank is taken to wait while it runs nothing.
+        """
         rows = []
         for rank, place in meeting.parts.items():
             row = self.ranks[rank][place]
-            if row.start_ns is None or row.done_ns is None or row.waited_ns is None:
+            done, waited = row.done_ns, row.waited_ns
+            if done is None or waited is None:
+                done, waited = row.landed_ns, row.quiet_ns
+            if row.start_ns is None or done is None or waited is None:
                 return []
             began = self.began[rank]
-            waiting = max(row.done_ns - row.waited_ns, row.start_ns)
-            rows.append(Arrival(rank, began + row.start_ns, began + waiting, began + row.done_ns))
+            waiting = max(done - waited, row.start_ns)
+            rows.append(Arrival(rank, began + row.start_ns, began + waiting, began + max(done, waiting)))
         return sorted(rows, key=lambda row: (row.start_ns, row.rank))
 
     def last(self, meeting: Meeting, arrivals: Sequence[Arrival]) -> Arrival | None:
@@ -182,8 +206,8 @@ class StragglersReport(Report):
 
     def __init__(self, timeline: RankTimeline) -> None:
         self._timeline = timeline
-        self.meetings, self.untimed = 0, 0
-        """At how many meetings arrivals could be compared, and at how many they could not."""
+        self.meetings, self.untimed, self.unseen = 0, 0, 0
+        """At how many meetings arrivals could be compared, at how many not, and at how many C++ code waited."""
         self.ranks: list[Straggler] = self._found()
         """A row for each rank: how often it was the last, and how long others waited for it."""
 
@@ -198,6 +222,8 @@ class StragglersReport(Report):
                 self.untimed += 1
                 continue
             self.meetings += 1
+            parts = (timeline.ranks[rank][place] for rank, place in meeting.parts.items())
+            self.unseen += any(part.waited_ns is None for part in parts)
             late = timeline.last(meeting, arrivals)
             if late is None:
                 continue
@@ -272,6 +298,10 @@ class StragglersReport(Report):
     def notes(self) -> Sequence[str]:
         """What is not in it."""
         notes = ["times are those of the recorded step, in which recording slows every rank down"]
+        if self.unseen:
+            notes.append(
+                f"at {self.unseen:,} collectives C++ code waited, unseen: a rank is taken to wait while it runs nothing"
+            )
         if self.untimed:
             notes.append(f"{self.untimed:,} collectives of which nobody was seen waiting are left out")
         return notes

@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from torch_vis._reports import EXPLORE, resolved
 from torch_vis._trace import Trace
 from torch_vis.analysis.ranks.by_rank import WorldCommunicationReport, WorldMemoryReport, rank_spans
 from torch_vis.analysis.ranks.exchanges import Exchange, exchanges_of
+from torch_vis.analysis.ranks.lanes import Lanes
 from torch_vis.analysis.ranks.meetings import Meeting, Meetings, Mismatch, meetings_of
 from torch_vis.analysis.ranks.places import at_place
 from torch_vis.analysis.ranks.step_time import StepTimeReport
+from torch_vis.analysis.ranks.schedule import ScheduleReport
 from torch_vis.analysis.ranks.waiting import (
     Clock,
     CriticalPathReport,
@@ -24,8 +28,9 @@ from torch_vis.errors import CheckFailed, NoMatch, TensorsMissing, UsageError
 from torch_vis.exporters import perfetto
 from torch_vis.formats import by_ending
 from torch_vis.graph.io import world as world_file
-from torch_vis.graph.io.atomic import PathLike
+from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.text import and_more, duration, inert, many, size
+from torch_vis.views.page.show import LARGEST, frame, present, temporary
 from torch_vis.views.text.table_layout import Field, Listing, table
 
 if TYPE_CHECKING:
@@ -135,6 +140,26 @@ class World:
             axes |= run.meta.get("mesh") or {}
         return axes
 
+    @property
+    def distinct(self) -> list[int]:
+        """The ranks that are no copies of another: one of each kind."""
+        return list(self._traces)
+
+    def ranks_like(self, rank: int) -> list[int]:
+        """The ranks that do what a distinct one does, itself among them."""
+        return [other for other, like in self._like.items() if like == rank]
+
+    @property
+    def title(self) -> str:
+        """What was run, and on how many ranks."""
+        run = self._runs[min(self._runs)]
+        return f"{inert(str(run.meta.get('script') or run.name))} on {many(len(self), 'rank')}"
+
+    @property
+    def has_times(self) -> bool:
+        """Whether its ranks ran, or their times were predicted; ranks that were followed by shapes alone have none."""
+        return not any(run.meta.get("fake") and not run.meta.get("predicted") for run in self._runs.values())
+
     # ---------------------------------------------------------------- what they do together
 
     @cached_property
@@ -167,7 +192,7 @@ class World:
     @cached_property
     def timeline(self) -> RankTimeline:
         """The meetings of all ranks on one time line."""
-        if any(run.meta.get("fake") and not run.meta.get("predicted") for run in self._runs.values()):
+        if not self.has_times:
             raise UsageError(
                 "these ranks were followed by shapes alone, and have no times; tv.simulate(…, hardware=…) predicts them"
             )
@@ -196,6 +221,10 @@ class World:
         """How long the step of all ranks takes: computation, exposed communication, and the idle time of a pipeline."""
         return StepTimeReport(self.timeline, self._runs, self._like)
 
+    def schedule(self) -> ScheduleReport:
+        """When each stage of a pipeline runs which micro-batch, as a Gantt chart, and for how long it stands idle."""
+        return ScheduleReport(self.timeline)
+
     def compare(self, a: int, b: int) -> Comparison:
         """Two ranks as two versions of a program: what one does and the other does not."""
         from torch_vis.analysis.compare.comparison import compare
@@ -222,10 +251,11 @@ class World:
     # ---------------------------------------------------------------- look at it, hand it on
 
     def save(self, path: PathLike, *, format: str | None = None) -> None:
-        """Write all ranks to one file: ``.tvz``, which ``tv.load`` reads, or a time line, ``.perfetto.json``.
+        """Write all ranks to one file: ``.tvz``, which ``tv.load`` reads, a page, ``.html``, or ``.perfetto.json``.
 
-        In a ``.tvz`` equal ranks share all but their times. In the time line each rank is a process, and arrows connect
-        those that meet. ``w[0].save(...)`` writes one rank in any format.
+        In a ``.tvz`` and in the page equal ranks share all but their times. The page has a lane for each rank, with
+        equal ones folded, and the graph of every one. In the time line for Perfetto each rank is a process, and arrows
+        connect those that meet. ``w[0].save(...)`` writes one rank in any format.
         """
         name = by_ending(path) if format is None else format
         if name == "tvz":
@@ -234,6 +264,10 @@ class World:
                 "agreement": None if self._agreement is None else list(self._agreement),
             }
             world_file.save(path, self._runs, self._copies, facts)
+        elif name == "html":
+            text = self._html()
+            with replacing(path) as file:
+                file.write(text.encode("utf-8", "backslashreplace"))
         elif name == "perfetto":
             began = self.timeline.began
             arrows = [
@@ -243,9 +277,35 @@ class World:
             perfetto.save_ranks(path, [(rank, run, began[rank]) for rank, run in self._runs.items()], arrows)
         else:
             raise UsageError(
-                "all ranks together are written as .tvz or .perfetto.json; "
+                "all ranks together are written as .tvz, .html or .perfetto.json; "
                 f"w[0].save({os.fspath(path)!r}) writes one rank"
             )
+
+    def show(self) -> str:
+        """Open the page of all ranks in the browser or the notebook; returns the file's path."""
+        path = temporary(self.title)
+        self.save(path)
+        return present(path)
+
+    def explore(self) -> None:
+        """Open a list of the ranks in the terminal explorer, with the modules of each, until it is quit."""
+        resolved(EXPLORE)(self)
+
+    def _html(self) -> str:
+        lanes = Lanes(
+            self.title,
+            self._runs,
+            self._like,
+            self.mesh,
+            self.exchanges,
+            self._met,
+            self.timeline if self.has_times else None,
+        )
+        return lanes.html()
+
+    def _repr_html_(self) -> str:
+        text = self._html()
+        return frame(text) if len(text) <= LARGEST else f"<pre>{escape(self.table())}</pre>"
 
     @classmethod
     def load(cls, path: PathLike) -> World:

@@ -54,6 +54,11 @@ def _opened(word: str | None, options: Any) -> Source:
     if targets.is_weights(word):
         return targets.opened(str(word), trust=options.trust)
     if targets.is_trace(word):
+        ranks = targets.world(word)
+        if ranks is not None:
+            from torch_vis.interfaces.explorer.world_source import WorldSource
+
+            return WorldSource(ranks)
         from torch_vis.interfaces.explorer.trace_source import TraceSource
 
         return TraceSource(targets.load(str(word)))

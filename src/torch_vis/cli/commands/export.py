@@ -28,6 +28,7 @@ def run(options: Any, out: Output) -> int:
     if not options.output:
         raise UsageError("where to? name a file: -o model.onnx")
     targets.can_write(options.output, options.format)
-    written = targets.write(trace_of(options, "export"), options.output, options.format, out)
+    ranks = targets.world(options.target)
+    written = targets.write(ranks or trace_of(options, "export"), options.output, options.format, out)
     out.give({"files": written}, "")
     return 0

@@ -1,8 +1,8 @@
 """Join the files that ranks of one job have left into one, and say whether the ranks agree.
 
 Prints the ranks and where they do not agree: which never came to which collective, or ran another, of another size or
-type, with the line. The exit code is 1 then. `torch-vis report communication` and the other reports about ranks take
-the file that is written; `step.tvz#3` is one rank of it.
+type, with the line. The exit code is 1 then. `torch-vis show`, `explore` and `report communication` and the other
+reports about ranks take the file that is written; `step.tvz#3` is one rank of it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch_vis.cli.parser import Parser
 
 EXAMPLES: tuple[tuple[str, str], ...] = (
     ("the ranks of a step in one file", "torch-vis join step.r0.tvz step.r1.tvz -o step.tvz"),
+    ("a page of all of them", "torch-vis join step.r0.tvz step.r1.tvz -o step.html"),
     (
         "a time line of all of them, for Perfetto",
         "torch-vis join step.r0.tvz step.r1.tvz -o step.perfetto.json",

@@ -25,7 +25,7 @@ EXAMPLES = (
 )
 NEED_TENSORS = frozenset({"gradients", "health"})
 # of files of several ranks
-OF_RANKS = ("memory", "communication", "stragglers", "critical_path", "step_time")
+OF_RANKS = ("memory", "communication", "stragglers", "critical_path", "schedule", "step_time")
 TEXTS = frozenset({"by", "hardware"})
 
 

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from torch_vis.cli.command_table import PROGRAM
@@ -47,6 +48,8 @@ EXAMPLES = (
 )
 # how long rank 0 waits for the trace of another rank, once it has its own
 PATIENCE_SECONDS = 120.0
+# how long a rank that is told to end has for it, before it is taken to hang; torchrun kills after 30 seconds
+STUCK_SECONDS = 3.0
 
 
 class Stop(SystemExit):
@@ -370,6 +373,25 @@ class Session:
         is_main = threading.current_thread() is threading.main_thread()
         if self.job.world_size > 1 and is_main and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self._told_to_end)
+            # a rank that hangs stands in C++ code, and Python's handler waits for that to return: a thread does not
+            reader, writer = os.pipe()
+            os.set_blocking(writer, False)
+            if signal.set_wakeup_fd(writer, warn_on_full_buffer=False) == -1:
+                threading.Thread(target=self._guard, args=(reader,), daemon=True).start()
+
+    def _guard(self, signals: int) -> None:
+        """On a thread: leave what a rank has recorded that is told to end while it waits for another."""
+        while signal.SIGTERM not in os.read(signals, 64):
+            pass
+        time.sleep(STUCK_SECONDS)
+        if self.told_to_end or self.is_over:
+            return
+        self.is_over = True
+        self.out.say(f"rank {self.job.rank} hangs; this is what it did so far")
+        try:
+            self.end(Terminated())
+        finally:
+            os._exit(128 + signal.SIGTERM)
 
     def _told_to_end(self, *_: Any) -> None:
         self.told_to_end = True

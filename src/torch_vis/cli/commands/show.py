@@ -43,7 +43,7 @@ def run(options: Any, out: Output) -> int:
     else:
         path = os.path.abspath(options.output or _temporary(word))
         targets.can_write([path], None)
-        trace_of(options, "show").save(path)
+        (targets.world(word) or trace_of(options, "show")).save(path)
     from torch_vis.views.page.show import open_in_browser
 
     opened = not options.no_browser and open_in_browser(Path(path))

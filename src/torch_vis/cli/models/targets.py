@@ -15,6 +15,7 @@ from torch_vis.errors import FileError, UsageError, missing_extra, no_match
 
 if TYPE_CHECKING:
     from torch_vis._trace import Trace
+    from torch_vis.analysis.ranks.world import World
     from torch_vis.views.terminal.source import Source
 
 
@@ -55,10 +56,10 @@ def takes_ranks(path: str, format: str | None) -> bool:
     """Whether a file can hold several ranks."""
     from torch_vis.formats import by_ending
 
-    return (by_ending(path) if format is None else format) in ("tvz", "perfetto")
+    return (by_ending(path) if format is None else format) in ("tvz", "html", "perfetto")
 
 
-def write(trace: Trace, paths: list[str], format: str | None, out: Output) -> list[str]:
+def write(trace: Trace | World, paths: list[str], format: str | None, out: Output) -> list[str]:
     """Save a trace to every path."""
     for path in paths:
         trace.save(path, format=format)
@@ -88,7 +89,7 @@ def load(path: str) -> Trace:
     if isinstance(loaded, tv.World):
         raise UsageError(
             f"{path} has {len(loaded)} ranks: name one, as in {path}#{loaded.ranks[0]}; of all of them there are "
-            f"{PROGRAM} report memory, communication, stragglers and critical_path"
+            f"{PROGRAM} show, explore, and report memory, communication, stragglers, critical_path and schedule"
         )
     return loaded
 
@@ -108,6 +109,17 @@ def load_any(path: str) -> Any:
     if path.endswith(".py"):
         raise UsageError(f"{path!r} names no model: write {path}:NAME")
     return tv.load(path)
+
+
+def world(word: str | None) -> World | None:
+    """All ranks of a file of several; None for anything else."""
+    from torch_vis.graph.io.world import is_world
+
+    if word is None or not word.lower().endswith(".tvz") or not os.path.isfile(word) or not is_world(word):
+        return None
+    from torch_vis.analysis.ranks.world import World
+
+    return World.load(word)
 
 
 def facts(trace: Trace) -> dict[str, Any]:

@@ -127,14 +127,18 @@ def source_of(source: Any, *, trace: Trace | None = None, trust: bool = False) -
     import torch
 
     from torch_vis._trace import Trace
+    from torch_vis.analysis.ranks.world import World
     from torch_vis.interfaces.explorer.model_source import ModuleSource
     from torch_vis.interfaces.explorer.trace_source import TraceSource
+    from torch_vis.interfaces.explorer.world_source import WorldSource
     from torch_vis.views.terminal.source import Source
 
     if isinstance(source, Source):
         return source
     if isinstance(source, Trace):
         return TraceSource(source)
+    if isinstance(source, World):
+        return WorldSource(source)
     if isinstance(source, torch.nn.Module):
         stats = get_forward_stats(source)
         return ModuleSource(source, trace=trace, stats=stats if isinstance(stats, ForwardStats) else None)

@@ -19,6 +19,7 @@ import torch
 
 from torch_vis.capture.tensor_contents import contents_of, histogram_of, unseen
 from torch_vis.errors import CorruptFile, FileError, NotOurFile, UsageError, missing_extra
+from torch_vis.graph.io.world import is_world
 from torch_vis.graph.text import count, many, size
 from torch_vis.interfaces.explorer.archives import Archive, NotUnderstood, read_exported, read_script
 from torch_vis.replay.activation_file import DTYPES
@@ -208,6 +209,11 @@ def open_file(path: str | os.PathLike[str], *, trust: bool = False) -> Source:
     if os.path.isdir(name):
         raise FileError(f"cannot read {name}: it is a directory; name a file in it")
     ending = os.path.splitext(name)[1].lower()
+    if ending == ".tvz" and is_world(name):
+        from torch_vis.analysis.ranks.world import World
+        from torch_vis.interfaces.explorer.world_source import WorldSource
+
+        return WorldSource(World.load(name))
     if ending in (".tvz", ".json"):
         from torch_vis._trace import Trace
         from torch_vis.api import reader_of

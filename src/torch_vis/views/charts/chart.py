@@ -70,9 +70,10 @@ class Chart(NamedTuple):
     """A chart: ``"bars"`` and ``"dots"`` lie on their side, a named row under another; ``"areas"`` are stacked.
 
     So are bars of several series, with their sum at the end: figures that do not add up to something are ``"dots"``.
+    ``"spans"`` lie in their rows from ``low`` to ``high``, with their ``marks`` in them: a Gantt chart.
     """
 
-    kind: Literal["bars", "dots", "lines", "areas", "points"]
+    kind: Literal["bars", "dots", "lines", "areas", "points", "spans"]
     title: str
     x: Axis
     y: Axis
@@ -132,7 +133,7 @@ def _harmless_series(series: Series) -> Series:
 
 def is_sideways(chart: Chart) -> bool:
     """Whether the labels stand one under another and the figures run to the right."""
-    return chart.kind in ("bars", "dots")
+    return chart.kind in ("bars", "dots", "spans")
 
 
 def is_highlighted(series: Series) -> bool:
@@ -280,7 +281,7 @@ def scale(chart: Chart, which: Literal["x", "y"]) -> Scale:
     first = least
     if axis.log:
         return _log_scale(axis, least, most)
-    from_zero = which == "y" and chart.kind in ("bars", "areas", "lines")
+    from_zero = which == "y" and chart.kind in ("bars", "areas", "lines", "spans")
     if from_zero or 0 <= least < (most - least):
         least, most = min(least, 0.0), max(most, 0.0)
     if most <= least:

@@ -31,6 +31,7 @@ from torch_vis.views.charts.labels import shortened_alike
 
 WIDTH = 9.0  # inches, as all lengths here
 ROW = 0.24
+SPAN_LETTER = 0.012  # of the width of the chart: a small letter in a span
 LEFT = 0.013  # of the width, free to the left of title and legend
 
 
@@ -47,7 +48,8 @@ def figure(chart: Chart) -> Any:
     drawing, axes = plt.subplots(figsize=(WIDTH, tall + 0.2 * keys[1]), layout="constrained")
     engine: Any = drawing.get_layout_engine()
     engine.set(w_pad=0.12, h_pad=0.12)
-    draw_series = {"bars": _bars, "dots": _dots, "areas": _areas, "lines": _lines, "points": _points}
+    draw_series = {"bars": _bars, "dots": _dots, "areas": _areas, "lines": _lines, "points": _points,
+                   "spans": _spans}  # fmt: skip
     layers = [_guides, draw_series[chart.kind]]
     for layer in reversed(layers) if chart.kind == "areas" else layers:
         layer(axes, chart, colored(chart))
@@ -57,7 +59,7 @@ def figure(chart: Chart) -> Any:
     else:
         _axis(axes, "x", chart, "x")
         _stages(axes, chart)
-    axes.grid(True, color=RULE, linewidth=0.6, axis="x" if chart.kind == "bars" else "both")
+    axes.grid(True, color=RULE, linewidth=0.6, axis="x" if chart.kind in ("bars", "spans") else "both")
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -145,6 +147,28 @@ def _bars(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
             _plain(axis_text(chart.y, number)), (max(number, 0), row), xytext=(3, 0), textcoords="offset points",
             fontsize=7, va="center",
         )  # fmt: skip
+
+
+def _spans(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
+    row_of = {label: number for number, label in enumerate(rows(chart))}
+    across = scale(chart, "y")
+    for series in series_:
+        where = [row_of[label] for label in series.x]
+        wide = [high - low for low, high in zip(series.low, series.high)]
+        axes.barh(
+            where,
+            wide,
+            left=list(series.low),
+            color=series.color,
+            label=series.name,
+            edgecolor="white",
+            lw=0.5,
+        )
+        for row, low, length, mark in zip(where, series.low, wide, series.marks):
+            if length / (across.high - across.low) > SPAN_LETTER * len(mark):
+                axes.annotate(
+                    _plain(mark), (low + length / 2, row), fontsize=7, color="white", ha="center", va="center"
+                )
 
 
 def _dots(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:

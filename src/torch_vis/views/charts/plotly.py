@@ -71,7 +71,7 @@ def figure(chart: Chart) -> Any:
         title={"text": escape(chart.title, quote=False), "x": 0.02, "y": 1, "yanchor": "top",
                "yref": "container", "pad": {"t": 18}, "font": {"size": 16}},
         template="plotly_white",
-        barmode="stack",
+        barmode="overlay" if chart.kind == "spans" else "stack",
         height=height,
         margin={"l": 80, "r": _right(chart), "t": 60, "b": 60},
         legend=legend if keys else None,
@@ -194,6 +194,14 @@ def _series(go: Any, chart: Chart, series: Series, row_of: dict[Any, int]) -> An
         common |= {"x": list(series.y), "y": [row_of[label] for label in series.x]}
         if chart.kind == "dots":
             return go.Scatter(mode="markers", marker={"color": series.color, "size": 8}, **common)
+        if chart.kind == "spans":
+            common |= {
+                "x": [high - low for low, high in zip(series.low, series.high)],
+                "base": list(series.low),
+            }
+            inside = {"text": list(series.marks), "textposition": "inside", "insidetextanchor": "middle"}
+            edge = {"color": series.color, "line": {"width": 0.5, "color": "white"}}
+            return go.Bar(orientation="h", marker=edge, textangle=0, **inside, **common)
         if totals(chart) and _is_at_the_end(chart):
             common |= {
                 "text": [axis_text(chart.y, number) for number in series.y],

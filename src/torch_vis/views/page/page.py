@@ -52,6 +52,15 @@ def html(run: Run) -> str:
 
 def page(title: str, tables: Mapping[str, Any], columns: str) -> str:
     """A page around data that has been packed already."""
+    return document(
+        title,
+        f'<script type="application/json" id="tables">{json_text(tables)}</script>\n'
+        f'<script type="text/plain" id="columns">{columns}</script>\n',
+    )
+
+
+def document(title: str, elements: str) -> str:
+    """A page with the viewer's bundle, around elements that hold its data."""
     script, style = _asset("viewer.js"), _asset("viewer.css")
     policy = (
         f"default-src 'none'; script-src 'sha256-{_digest(script)}'; style-src 'sha256-{_digest(style)}'; "
@@ -65,16 +74,15 @@ def page(title: str, tables: Mapping[str, Any], columns: str) -> str:
             '<meta name="color-scheme" content="light dark">\n',
             f"<title>{escape(inert(title))} · torch_vis</title>\n<style>{style}</style>\n</head>\n<body>\n",
             "<noscript>This page draws the model with JavaScript, which is switched off here.</noscript>\n",
-            f'<script type="application/json" id="tables">{_as_text(tables)}</script>\n',
-            f'<script type="text/plain" id="columns">{columns}</script>\n',
+            elements,
             f"<script>{script}</script>\n</body>\n</html>\n",
         ]
     )
 
 
-def _as_text(tables: Mapping[str, Any]) -> str:
+def json_text(data: Any) -> str:
     """JSON in which nothing can end or begin an element: what a program calls its modules stays text."""
-    text = json.dumps(tables, separators=(",", ":"), default=str)
+    text = json.dumps(data, separators=(",", ":"), default=str)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 

@@ -19,6 +19,7 @@ from torch_vis.graph.repeats import Elements, folds
 from torch_vis.graph.schema import COLUMNS, Site
 from torch_vis.graph.text import source_text
 from torch_vis.ops.api_level import api_level
+from torch_vis.ops.collectives import waited
 from torch_vis.ops.families import figure_family
 from torch_vis.ops.naming import ScopeLabels, op_label
 from torch_vis.ops.schemas import argument_names
@@ -35,7 +36,20 @@ def payload(
     memory: MemoryByUse | None = None,
     **more: Any,
 ) -> tuple[dict[str, Any], str]:
-    """The page's tables as JSON data, and its columns as text; ``more`` goes into the tables.
+    """The page's tables as JSON data, and its columns as text; ``more`` goes into the tables."""
+    tables, columns = unpacked(run, recomputed=recomputed, memory=memory, **more)
+    directory, text = pack(columns)
+    return {"version": VERSION, "directory": directory, **tables}, text
+
+
+def unpacked(
+    run: Run,
+    *,
+    recomputed: Any = None,
+    memory: MemoryByUse | None = None,
+    **more: Any,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The page's tables and its columns, by name.
 
     ``recomputed`` says which calls backward ran again, and ``memory`` what memory is for, where the graph was put
     together and cannot be asked.
@@ -53,6 +67,9 @@ def payload(
     columns["value_root"] = roots(graph, columns["node_passing"])
     if "parameters" not in metrics:
         metrics = metrics.with_column(parameters_used(graph))
+    stalls = waited(run)
+    if stalls is not None:
+        metrics = metrics.with_column(stalls)
     measured = []
     for name, column in metrics.items():
         measured.append({"name": name, "along": column.along, "masked": column.known is not None})
@@ -67,15 +84,12 @@ def payload(
     repeats = fold_columns(graph, labels, again, status)
     columns["scope_label"] = labels.index
     columns["scope_output"] = handed_out(graph)
-    directory, text = pack({**columns, **lines, **repeats})
     tables = tables_to_plain(graph)
     tables["sources"] = source_lines(graph.sites)  # type: ignore[assignment]
     names = {short_name(call.op): op_label(call.op) for call in graph.calls}
     ops = dict.fromkeys(call.op for call in graph.calls)
     summed, seeds = added_by_recording(run)
     return {
-        "version": VERSION,
-        "directory": directory,
         "metrics": measured,
         "uses": uses,
         "limits": list(run.limits),
@@ -88,7 +102,7 @@ def payload(
         "tables": tables,
         "added": {"summed": summed, "seeds": seeds},
         **more,
-    }, text
+    }, {**columns, **lines, **repeats}
 
 
 def handed_out(graph: Graph) -> Any:

@@ -501,7 +501,9 @@ class Explorer(App[None]):
         )
         if row >= 0:
             try:
-                PANELS[name].draw(self.source, row, canvas)
+                # what a row is, all ranks say; the rest is asked of the one that it belongs to
+                part, own = (self.source, row) if name == "details" else self.source.part(row)
+                PANELS[name].draw(part, own, canvas)
             # A model's own property may raise anything; that is shown, and the explorer goes on.
             except Exception as error:
                 canvas.heading("This panel could not be filled")

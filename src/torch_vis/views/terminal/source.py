@@ -141,6 +141,10 @@ class Source:
             return None
         return Run(self.graph, self.metrics).lifetimes
 
+    def part(self, row: int) -> tuple[Source, int]:
+        """The source that knows a row, and which row it is there: this one, unless it is put together of several."""
+        return self, row
+
     def details(self, row: int) -> Details:
         """What a row is; ``tensors`` come without their figures."""
         return Details([("class", self.forest.types[row])])
