@@ -49,8 +49,9 @@ export interface Tables {
   added?: { summed: number[]; seeds: number[] };
   uses?: string[]; // what memory is for, in words; without any, none was recorded
   breaks?: Break[];
-  /** In a comparison, what an operation of both runs read in A that only A made: operation and value in turn. */
+  /** In a comparison, what an operation of both runs read in A alone, and in B alone: operation and value in turn. */
   read_before?: number[];
+  read_after?: number[];
   compare?: {
     a: string;
     b: string;

@@ -16,7 +16,6 @@ export interface Key {
   swatches: [color: string, text: string][]; // without a colour: a sign, and what it means
 }
 
-const DIFFERENCES = ["", "+ only in B (added)", "− only in A (removed)", "≠ changed, or some of each"];
 
 export function keyOf(app: App): Key {
   const { theme, heat } = app;
@@ -25,10 +24,12 @@ export function keyOf(app: App): Key {
   const key: Key = { title: "", notes: "", ramp: [], ticks: [], swatches: [] };
   const boxes = drawnBoxes(app);
   if (app.run.difference) {
+    const [a, b] = app.run.sides;
+    const words = ["", `+ only in ${b} (added)`, `− only in ${a} (removed)`, "≠ changed, or some of each"];
     const seen = new Set<number>(app.run.difference);
     key.swatches = [1, 2, 3]
       .filter((status) => seen.has(status) || boxes.some((box) => box.difference === status))
-      .map((status) => [theme.difference[status], DIFFERENCES[status]]);
+      .map((status) => [theme.difference[status], words[status]]);
     if (!key.swatches.length) key.notes = "both ran the same operations";
     key.swatches.push(...marks);
     return key;

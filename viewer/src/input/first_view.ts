@@ -42,7 +42,7 @@ export async function openFirstView(app: App, view: View): Promise<Box | null> {
   for (const root of roots) openModel(root);
   for (const [number, root] of roots.entries()) {
     const repeat = heaviestRepeat(root);
-    const share = repeat ? weight(repeat) / weight(root) : 0;
+    const share = repeat ? shareOf(repeat, root) : 0;
     if (!repeat || share < WORTH) continue;
     const opened = openTo(repeat);
     const isAbout = !number && share >= MOST_OF_IT;
@@ -154,6 +154,11 @@ function weightOf(boxes: Box[]): number {
 /** What a box takes of the run: its time, or where none was taken the number of its operations. */
 function weight(box: Box): number {
   return box.start < 0 ? 0 : box.forest.weight(box.start, box.end);
+}
+
+/** The share of a run that is in a box: of its time or, since times of one short run say little, of its operations if that is more. */
+function shareOf(box: Box, root: Box): number {
+  return Math.max(weight(box) / weight(root), box.operations / root.operations);
 }
 
 async function fits(app: App, room: Room): Promise<boolean> {

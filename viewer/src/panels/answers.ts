@@ -180,7 +180,7 @@ function odd(run: Run, ask: Ask): HTMLElement[] {
 
 function row({ name, amount, query }: Share, total: number, show: Show, heat: string, ask: Ask): HTMLElement {
   const share = amount / total;
-  const bar = h("span", { class: "bar" });
+  const bar = h("span", { class: "meter" });
   bar.style.width = `${(100 * share).toFixed(1)}%`;
   const cells = [
     bar,

@@ -148,7 +148,7 @@ export class Details {
         ...singleRows(this.app, "node", node),
       ]),
       changeWords(run, node),
-      ...(compared.length ? comparedFacts(compared) : []),
+      ...(compared.length ? comparedFacts(this.app.run, compared) : []),
       section(
         "Arguments",
         h(
@@ -249,7 +249,7 @@ export class Details {
           ? singleRows(this.app, "scope", scope)
           : []),
       ]),
-      ...(compared.length ? comparedFacts(compared) : []),
+      ...(compared.length ? comparedFacts(this.app.run, compared) : []),
       box.kind === "fold" ? differing(box, this.go) : null,
       operators(run, nodes),
       ...this.border(box),
