@@ -16,6 +16,7 @@ export const COMPARED: Record<string, string> = Object.fromEntries(
 );
 
 const NONE: readonly number[] = [];
+export const OUTSIDE = "outside any module";
 const LONGEST_SIDE = 14; // letters of the name of a run in a comparison
 const PARTITION = /^(?:partition|forward) (\d+)$/;
 
@@ -222,11 +223,23 @@ export class Run {
     return this.module(scope)[0];
   }
 
-  /** The module around a call of a function, by its path; of a module its own. */
+  /** The module around a call of a function, by its path; of a module its own, and of the outermost its class. */
   where(scope: number): string {
+    const [path, type, kind] = this.module(this.moduleAround(scope));
+    return path || (kind === "run" ? OUTSIDE : type);
+  }
+
+  /** The same after a preposition; a number alone says nothing, so that its class stands before it. */
+  placeText(scope: number): string {
+    const [path, type] = this.module(this.moduleAround(scope));
+    const name = /(^|\.)\d+$/.test(path) ? `${type} ${path}` : this.where(scope);
+    return name === OUTSIDE ? name : `in ${name}`;
+  }
+
+  private moduleAround(scope: number): number {
     let at = scope;
     while (at > 0 && this.module(at)[2] === "function") at = this.scopeParent[at];
-    return this.path(at) || "(the run)";
+    return at;
   }
 
   type(value: number): TypeRow {
@@ -248,7 +261,7 @@ export class Run {
     if (named !== undefined) return this.valueLabel(named) + (named === value ? "" : " (view)");
     const maker = this.producer[this.rootOf(value)];
     if (maker < 0) return `%${value}`;
-    return `${this.name(maker)} in ${this.where(this.nodeScope[maker])}`;
+    return `the result of ${this.name(maker)} ${this.placeText(this.nodeScope[maker])}`;
   }
 
   /** Whether an operation of the backward pass adds gradients of one tensor up. */

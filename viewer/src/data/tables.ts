@@ -52,6 +52,8 @@ export interface Tables {
   /** In a comparison, what an operation of both runs read in A alone, and in B alone: operation and value in turn. */
   read_before?: number[];
   read_after?: number[];
+  /** Of a run that writes a text: its calls of the model, prefill first. */
+  generation?: [scope: number, tokens: number, start: number, end: number][];
   compare?: {
     a: string;
     b: string;

@@ -3,7 +3,7 @@
 import type { App } from "../app.ts";
 import { AGAIN, RECOMPUTED } from "../data/recomputed.ts";
 import { plural } from "../data/text.ts";
-import type { Box } from "../tree/box.ts";
+import { BREAK, type Box } from "../tree/box.ts";
 import { amountAt, BAD, BOUNDS, categoryColor, evenColor, isEven, SCALES, type Measure } from "./heat.ts";
 import { subRuler, titleRuler } from "./measure.ts";
 import { FAMILIES, mixed } from "./theme.ts";
@@ -15,7 +15,6 @@ export interface Key {
   ticks: string[];
   swatches: [color: string, text: string][]; // without a colour: a sign, and what it means
 }
-
 
 export function keyOf(app: App): Key {
   const { theme, heat } = app;
@@ -40,6 +39,7 @@ export function keyOf(app: App): Key {
     ...Object.keys(FAMILIES)
       .filter((name) => used.has(name) && name !== "module")
       .map((name): [string, string] => [mixed([theme.card, FAMILIES[name]], 0.85), name]),
+    ...(boxes.some((box) => isBroken(box)) ? [[theme.broken, "⚡ graph break"] as [string, string]] : []),
     ...marks,
   );
   return key;
@@ -72,6 +72,12 @@ function heatKey(app: App, heat: Measure, marks: [string, string][]): Key {
     key.swatches.push([BAD, "NaN or infinite"]);
   key.swatches.push(...marks);
   return key;
+}
+
+/** Whether a box, or a frame around it, ends in a graph break. */
+function isBroken(box: Box): boolean {
+  for (let around: Box | null = box; around; around = around.parent) if (around.type.startsWith(BREAK)) return true;
+  return false;
 }
 
 /** Whether a name that is to be seen says that backward ran it again, of a box or of an open frame. */

@@ -1,7 +1,7 @@
 /** Draws a scene on a canvas: only what is in the window, and only as much of it as can be read at its size. */
 
 import { ADDED, REMOVED } from "../data/run.ts";
-import type { Box } from "../tree/box.ts";
+import { BREAK, type Box } from "../tree/box.ts";
 import { READABLE } from "./fitting.ts";
 import { drawHeader, farName, nameOf, type Buttons } from "./header.ts";
 import { LABEL_SIZE, labelsOf, labelsReady, meets } from "./labels.ts";
@@ -174,6 +174,12 @@ export class Painter {
     round(context, rect.x, rect.y, rect.w, rect.h, 10);
     context.fill();
     context.stroke();
+    if (box.type.startsWith(BREAK)) {
+      // Where the compiler had to give up.
+      context.fillStyle = theme.broken;
+      round(context, rect.x + 10, rect.y + rect.h - 2, rect.w - 20, 4, 2);
+      context.fill();
+    }
     context.globalAlpha = 1;
   }
 

@@ -90,8 +90,7 @@ export function toSvg(app: App): string {
         });
         const color = side ? theme.differenceFar[side] : theme.wire;
         const dash = side === REMOVED ? ' stroke-dasharray="6 4"' : "";
-        if (pen.text)
-          out.push(`<path ${at} d="${pen.text}" fill="none" stroke="${color}" stroke-width="1.3"${dash}/>`);
+        if (pen.text) out.push(`<path ${at} d="${pen.text}" fill="none" stroke="${color}" stroke-width="1.3"${dash}/>`);
         if (tips.text) heads.push(`<path ${at} d="${tips.text}" fill="${color}"/>`);
       }
       if (app.labels)

@@ -233,7 +233,7 @@ export class Details {
       breakFacts(run, scope),
       facts([
         ["one of", fold ? this.allOf(fold) : ""],
-        ["path", scope >= 0 ? run.path(scope) || "(root)" : ""],
+        ["path", scope >= 0 ? run.where(scope) : ""],
         ["path in A", pathBefore(run, scope)],
         ["call", scope >= 0 && run.scopeCall[scope] > 0 ? `number ${run.scopeCall[scope] + 1}` : ""],
         this.again(box),

@@ -239,7 +239,7 @@ function outsideItems(
         ? `${sorted.length} inputs`
         : run.valueName[value] >= 0
           ? run.valueLabel(value)
-          : `from outside ${run.valueLabel(value)}`;
+          : "from outside";
       const box = new Box(
         forest,
         "input",
