@@ -219,7 +219,9 @@ export class Shell {
     this.view.overlays = [zoom, corner, aside]; // the last lies on the graph where the window is narrow
     this.resizeDebounce = new ResizeDebounce(app, this.view);
     new ResizeObserver(() => document.body.style.setProperty("--bar", `${bar.offsetHeight}px`)).observe(bar);
-    document.body.classList.toggle("no-side", innerWidth <= NARROW);
+    // In a notebook the page is a part of another one: the graph gets all of it.
+    const isShut = innerWidth <= NARROW || document.body.dataset.panel === "shut";
+    document.body.classList.toggle("no-side", isShut);
     this.showTab("summary");
   }
 

@@ -336,7 +336,7 @@ def mix(number: Any) -> Any:
     return number ^ (number >> np.uint64(32))
 
 
-class Generation(NamedTuple):
+class TokenCalls(NamedTuple):
     """The calls of one model that write a text: prefill first, then a decode step for each further token."""
 
     scopes: Ints
@@ -349,8 +349,8 @@ class Generation(NamedTuple):
     """The operation after the last of each call."""
 
 
-def generations(graph: Graph) -> list[Generation]:
-    """Calls of one model on a text and then on one token after another; a model that writes several texts is there once.
+def generations(graph: Graph) -> list[TokenCalls]:
+    """Calls of one model on a text and then on one token after another.
 
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Linear(4, 4)
@@ -379,7 +379,7 @@ def generations(graph: Graph) -> list[Generation]:
         tokens = [_tokens(graph, nodes[:FIRST]) for nodes in inside]
         if tokens[0] is not None and tokens[0] > 1 and all(count == 1 for count in tokens[1:]):
             first, last = (np.array([step(nodes) for nodes in inside]) for step in (np.min, np.max))
-            result.append(Generation(np.array(scopes), np.array(tokens), first, last + 1))
+            result.append(TokenCalls(np.array(scopes), np.array(tokens), first, last + 1))
     return result
 
 
@@ -428,7 +428,7 @@ def cache_blocks(graph: Graph) -> Bools:
     return result
 
 
-def _call_of(graph: Graph, generation: Generation) -> Ints:
+def _call_of(graph: Graph, generation: TokenCalls) -> Ints:
     """For each operation the number of the call that it is in, -1 outside of all."""
     entered = graph.tree.enter[graph.node_scope]
     starts = graph.tree.enter[generation.scopes]

@@ -101,7 +101,7 @@ class UnionGraph:
         return _in_turn(pairs_a[of_a][:, ::2]), _in_turn(pairs_b[of_b][:, ::2])
 
     def _reads(self, graph: Graph, node_of: Ints, value_of: Ints) -> tuple[Ints, Ints]:
-        """Each reading of what an operation made: the reader in its own graph; reader, producer and value in the union."""
+        """Each reading of what an operation made: the reader, then reader, producer and value in the union."""
         views = plain_views(graph)
         values = roots(graph, views)[graph.in_value]
         producer = graph.value_producer[values]

@@ -158,7 +158,7 @@ class ScopeLabels:
         return ", ".join(name for name, _ in names.most_common(3)) + (" …" if len(names) > 3 else "")
 
     def _begun(self, operations: Any, calls: Any) -> Any:
-        """Operations and the first one of each call, in backward those whose gradients they are: where the loop stands."""
+        """Operations and the first of each call; in backward, those whose gradients they are."""
         graph = self.graph
         enter, order = self._entered
         at = np.searchsorted(enter, graph.tree.enter[calls])
