@@ -351,6 +351,11 @@ export class Port {
     return sum && { total: sum.total, unknown: sum.unknown };
   }
 
+  /** The table of modules: what each comes to in all its calls, by the id of a column; null where it is not known. */
+  modules(): { path: string; cls: string; scope: number; figures: Record<string, number | null> }[] {
+    return this.page.shell.modules.data();
+  }
+
   /** The heat maps there are, by id. */
   heatMaps(): { id: string; label: string }[] {
     return this.page.app.measures.map(({ id, label }) => ({ id, label }));

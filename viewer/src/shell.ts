@@ -61,7 +61,13 @@ export class Shell {
     this.view = new View(app);
     const go = (node: number): void => void this.goNode(node);
     const goScope = (scope: number): void => void this.goScope(scope);
-    this.details = new Details(app, go, goScope, () => void this.copy());
+    this.details = new Details(
+      app,
+      go,
+      goScope,
+      () => void this.copy(),
+      (scope) => this.modules?.facts(scope) ?? [],
+    );
     this.modules = new ModuleTable(
       app,
       (scope, stay) => void this.goScope(scope, stay),

@@ -17,7 +17,7 @@ const HEAVY = 0.02; // of the run: what weighs less is opened only where there w
 const WORTH_A_CUT = 0.3; // of the run: for less, no chain is cut that can be read in one piece
 const WORTH = 0.1; // of the run: a repeat that weighs less is not what the model is about
 const MOST_OF_IT = 0.5; // of the run: a repeat that weighs less is opened only where there is room for all of it
-const HALF = 0.55;
+const HALF = 0.62; // of the room, which is less than the window: more than half of that is to be used
 const LOWER = [1, 0.7, 0.5, 0.35]; // heights of the room that a layout is made for: in a lower one, chains stand in more columns
 
 /** Sizes of windows that many people have: what the first screen of a smaller one opens, that of a larger one opens as well. */
@@ -38,7 +38,7 @@ export async function openFirstView(app: App, view: View): Promise<Box | null> {
   const { roots } = app;
   for (const root of roots) for (const box of snapshot(root).keys()) if (box !== root) box.opening = "closed";
   app.lower = 1;
-  const rooms = roomsUpTo(view.room);
+  const rooms = roomsUpTo(view);
   for (const root of roots) openModel(root);
   for (const [number, root] of roots.entries()) {
     const repeat = heaviestRepeat(root);
@@ -55,6 +55,8 @@ export async function openFirstView(app: App, view: View): Promise<Box | null> {
       await openHeaviest(app, roots, room);
       if (used(app, room) >= HALF) break;
     }
+    const repeat = shownRepeat(roots[0]);
+    if (repeat?.opening === "closed") repeat.opening = openingOf(repeat);
   }
   await settleShape(app, rooms[rooms.length - 1]);
   return heaviest(roots);
@@ -77,14 +79,14 @@ async function settleShape(app: App, room: Room): Promise<void> {
 }
 
 /** The room in usual windows that are smaller than this one, and its own. */
-function roomsUpTo(room: Room): Room[] {
+function roomsUpTo(view: View): Room[] {
   const smaller = WINDOWS.filter(
     ({ w, h }) => w <= innerWidth && h <= innerHeight && (w < innerWidth || h < innerHeight),
   );
   return [
-    ...smaller.map(({ w, h }) => ({ w: room.w - (innerWidth - w) / AIM, h: room.h - (innerHeight - h) / AIM })),
-    room,
-  ].filter(({ w, h }) => w > 0 && h > 0);
+    ...smaller.map(({ w, h }) => view.roomIn(innerWidth - w, innerHeight - h)),
+    view.room,
+  ];
 }
 
 /** Of all closed boxes the one that weighs most; what a module takes in all phases counts together, and its first one is meant. */
@@ -199,6 +201,16 @@ function openTo(repeat: Box): Box[] {
       opened.push(box);
     }
   return opened;
+}
+
+/** Of the repeats that are to be seen and weigh much, the heaviest. */
+function shownRepeat(root: Box): Box | null {
+  let result: Box | null = null;
+  eachShown(root, (box) => {
+    const isMuch = isRepeat(box) && weight(box) >= WORTH * weight(root);
+    if (isMuch && (!result || weight(box) > weight(result))) result = box;
+  });
+  return result;
 }
 
 /** What is in a box weighs no more than it: looked into by weight, the first repeat that is met is the heaviest. */

@@ -13,7 +13,7 @@ from torch_vis.graph.flow import parameters_used, passing_views, roots
 from torch_vis.graph.io.codec import pack
 from torch_vis.graph.io.tables_json import tables_to_plain
 from torch_vis.graph.lifetimes import MemoryByUse, next_run
-from torch_vis.graph.module_table import output_values
+from torch_vis.graph.module_table import ModuleTable, output_values
 from torch_vis.graph.record import Run, added_by_recording
 from torch_vis.graph.repeats import Elements, folds, generations
 from torch_vis.graph.schema import COLUMNS, Site
@@ -40,6 +40,8 @@ def payload(
     ``recomputed`` says which calls backward ran again, and ``memory`` what memory is for, where the graph was put
     together and cannot be asked.
     """
+    # The figures of modules are those of the printed table, and are worked out once.
+    rows = ModuleTable(run.graph, run.metrics).columns() if "difference" not in run.metrics else {}
     run = api_level(run)
     graph, metrics = run.graph, run.metrics
     columns = {name: getattr(graph, name) for name in COLUMNS if name not in DERIVED}
@@ -67,7 +69,8 @@ def payload(
     repeats = fold_columns(graph, labels, again, status)
     columns["scope_label"] = labels.index
     columns["scope_output"] = handed_out(graph)
-    directory, text = pack({**columns, **lines, **repeats})
+    modules = {f"row_{name}": column for name, column in rows.items()}
+    directory, text = pack({**columns, **lines, **repeats, **modules})
     tables = tables_to_plain(graph)
     tables["sources"] = source_lines(graph.sites)  # type: ignore[assignment]
     names = {short_name(call.op): op_label(call.op) for call in graph.calls}
