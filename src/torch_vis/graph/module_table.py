@@ -199,7 +199,9 @@ class ModuleTable:
         """
         _, first = np.unique(self._module_of_scope, return_index=True)
         rows = [module.sums for module in self.modules]
-        held = [sum(self.parameters[number].type.numel for number in module.parameters) for module in self.modules]
+        held = [
+            sum(self.parameters[number].type.numel for number in module.parameters) for module in self.modules
+        ]
         figures = {
             name: np.array([-1 if getattr(row, name) is None else getattr(row, name) for row in rows])
             for name in FIGURES

@@ -375,7 +375,7 @@ def generations(graph: Graph) -> list[TokenCalls]:
         end = np.searchsorted(entered[order], graph.tree.leave[scopes])
         if (begin == end).any():
             continue
-        inside = [order[a:b] for a, b in zip(begin.tolist(), end.tolist())]
+        inside = [np.sort(order[a:b]) for a, b in zip(begin.tolist(), end.tolist())]
         tokens = [_tokens(graph, nodes[:FIRST]) for nodes in inside]
         if tokens[0] is not None and tokens[0] > 1 and all(count == 1 for count in tokens[1:]):
             first, last = (np.array([step(nodes) for nodes in inside]) for step in (np.min, np.max))

@@ -83,10 +83,7 @@ function roomsUpTo(view: View): Room[] {
   const smaller = WINDOWS.filter(
     ({ w, h }) => w <= innerWidth && h <= innerHeight && (w < innerWidth || h < innerHeight),
   );
-  return [
-    ...smaller.map(({ w, h }) => view.roomIn(innerWidth - w, innerHeight - h)),
-    view.room,
-  ];
+  return [...smaller.map(({ w, h }) => view.roomIn(innerWidth - w, innerHeight - h)), view.room];
 }
 
 /** Of all closed boxes the one that weighs most; what a module takes in all phases counts together, and its first one is meant. */
