@@ -13,6 +13,8 @@ async function begin(): Promise<void> {
   const waiting = h("div", { class: "waiting" }, "Reading the run…");
   document.body.append(waiting);
   const tables = JSON.parse(document.getElementById("tables")!.textContent) as Tables;
+  const names = await inflate(document.getElementById("names")!.textContent);
+  tables.tables = JSON.parse(new TextDecoder().decode(names)) as Tables["tables"];
   const bytes = await inflate(document.getElementById("columns")!.textContent);
   document.getElementById("columns")!.remove();
   const columns = await unpack(tables.directory, bytes, pause);

@@ -404,6 +404,7 @@ def cache_blocks(graph: Graph) -> Bools:
     for generation in generations(graph):
         call = _call_of(graph, generation)
         made = graph.value_producer >= 0
+        made[made] = graph.node_flags[graph.value_producer[made]] & Flag.VIEW == 0
         writer = np.full(len(graph.value_type), -1, dtype=np.int64)
         writer[made] = call[graph.value_producer[made]]
         block = graph.value_storage.astype(np.int64)

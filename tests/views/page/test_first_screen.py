@@ -13,7 +13,7 @@ from torch import nn
 
 import torch_vis as tv
 from tests.kit.browser import needs_browser
-from tests.kit.first_screen import SIZES, breaches, look, shows_less
+from tests.kit.first_screen import SIZES, breaches, look, resize, shows_less
 from tests.views.page.test_browser import Net, Page
 
 pytestmark = needs_browser
@@ -158,9 +158,10 @@ def test_a_run_that_writes_a_text_shows_its_tokens(driver: Any, tmp_path: Path) 
 
     with torch.no_grad():
         t = tv.trace(write)
-    by_use = {share.name: share.size_bytes for share in t.memory().by_use}
-    assert by_use["KV cache"] == 10 * 8 * 4, "five tokens of the prompt and five of those that were written"
+    last = t.memory().timeline["KV cache"][-1]
+    assert last == 10 * 8 * 4, "five tokens of the prompt and five of those that were written"
     t.save(tmp_path / "run.html")
+    resize(driver, SIZES[1])
     page = Page(driver, tmp_path / "run.html").open()
     names = page.labels()
     assert "Writer prefill" in names and any(name.startswith("Writer decode") for name in names)

@@ -12,7 +12,7 @@ export interface TokenStep {
   modelNs: number | null; // time of the operations of the model
   outsideNs: number | null; // and of those that follow until the next call
   flops: number | null;
-  cacheBytes: number | null; // of the cache when the call ends
+  cacheBytes: number | null; // of the cache when the call has returned
 }
 
 export interface TokenTotals {
@@ -46,7 +46,7 @@ export function tokenSteps(run: Run): TokenStep[] {
       modelNs: sum("time_ns", start, end),
       outsideNs: sum("time_ns", end, next),
       flops: sum("flops", start, end),
-      cacheBytes: memory && cache >= 0 ? memory.live[cache][end - 1] : null,
+      cacheBytes: memory && cache >= 0 ? memory.live[cache][Math.min(end, run.count - 1)] : null,
     };
   });
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from html import escape
@@ -108,6 +109,7 @@ def page(
     loader = LOADER.replace("KEY", _as_text(_key())) if shared else ""
     hashes = " ".join(f"'sha256-{_digest(text)}'" for text in ([loader, script] if shared else [script]))
     panel = ' data-panel="shut"' if inside else ""
+    rest = {name: part for name, part in tables.items() if name != "tables"}
     policy = (
         f"default-src 'none'; script-src {hashes}; style-src 'sha256-{_digest(style)}'; "
         "worker-src blob:; img-src data: blob:; base-uri 'none'; form-action 'none'"
@@ -123,7 +125,8 @@ def page(
             f"</head>\n<body{panel}>\n",
             "<noscript>This page draws the model with JavaScript, which is switched off here.</noscript>\n",
             '<p id="note"></p>\n' if shared else "",
-            f'<script type="application/json" id="tables">{_as_text(tables)}</script>\n',
+            f'<script type="application/json" id="tables">{_as_text(rest)}</script>\n',
+            f'<script type="text/plain" id="names">{_packed(tables.get("tables", {}))}</script>\n',
             f'<script type="text/plain" id="columns">{columns}</script>\n',
             f"<script>{loader or script}</script>\n</body>\n</html>\n",
         ]
@@ -134,6 +137,12 @@ def _as_text(tables: Any) -> str:
     """JSON in which nothing can end or begin an element: what a program calls its modules stays text."""
     text = json.dumps(tables, separators=(",", ":"), default=str)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _packed(tables: Any) -> str:
+    """JSON as compressed text: names and paths of a large model are many, and much alike."""
+    text = json.dumps(tables, separators=(",", ":"), default=str)
+    return base64.b64encode(zlib.compress(text.encode("utf-8", "backslashreplace"), 9)).decode()
 
 
 @cache
