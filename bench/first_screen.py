@@ -59,7 +59,7 @@ def results(chosen: Callable[[int], bool]) -> Iterator[tuple[str, list[str]]]:
                 path = Path(folder) / "run.html"
                 model, args, kwargs = make()
                 with torch.enable_grad():
-                    tv.trace(model, *args, kwargs=kwargs, backward=backward, keep=False).save(path)
+                    tv.trace(model, *args, kwargs=kwargs, backward=backward, hold=False).save(path)
                 yield f"{name}{' with backward' if backward else ''}", check(driver, path)
 
 

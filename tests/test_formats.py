@@ -16,7 +16,7 @@ from torch_vis import formats as registry
 from torch_vis.errors import FileError, NoMatch, UsageError
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.record import Run
-from torch_vis.views.figure.diagram import FigureOptions
+from torch_vis.views.figure.options import FigureOptions
 
 
 @pytest.fixture

@@ -51,8 +51,9 @@ SIGNATURES = {
     "join": "(ranks, *, partial=False, check=None)",
     "measure.memory": "(function, *args, kwargs=None, warmup=1)",
     "Trace.check": "(self, *, inputs=False, shuffles=2, seed=0)",
-    "Trace.save": "(self, path, *, format=None)",
-    "Trace.figure": "(self, renderer='plotly', *, depth='auto', color='type', phase=None)",
+    "Trace.save": "(self, path, *, format=None, source=True)",
+    "Trace.figure": "(self, renderer='plotly', *, depth='auto', color='type', phase=None, direction='TB', labels=None, "
+    "colors=None, hide=(), only=(), collapse=(), highlight=(), title=None, legend=True, shapes=True)",
     "Trace.release": "(self)",
     "Trace.run": "(self, *args, kwargs=None, replace=None, keep=None, to=None)",
     "Trace.select": "(self, wanted)",

@@ -6,16 +6,21 @@ python -m tools.picture docs    # the page as Chromium shows it
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import tempfile
 import time
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM
 
 import torch_vis as tv
 from tests.kit.browser import browser
+from tests.kit.first_screen import resize
 
 CHARACTER, LINE, MARGIN = 7.23, 16, 18
 STYLE = "font: 12px ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace; white-space: pre"
@@ -43,22 +48,71 @@ def svg(text: str) -> str:
     )
 
 
-VIEW = """
-torchVis.tab("modules"); torchVis.dock("memory"); torchVis.heat("time_ns"); torchVis.fit();
-"""
+SIZE = (1440, 900)
+WIDE = 960  # pixels of the animation
+FRAME_MS = 90
+SEARCH = "layer.3.attention.self.key"
 
 
-def page(trace: tv.Trace, path: Path) -> None:
-    """The page of a trace as it opens, coloured by time, with the table of modules and the memory line."""
+@contextlib.contextmanager
+def opened(trace: tv.Trace) -> Iterator[Any]:
+    """A browser that shows the page of a trace as it opens."""
     with tempfile.TemporaryDirectory() as folder, browser() as driver:
-        trace.save(Path(folder, "page.html"))
-        driver.set_window_size(1500, 940)
+        trace.save(Path(folder, "page.html"), source=False)
+        resize(driver, SIZE)
         driver.get(Path(folder, "page.html").as_uri())
         while not driver.execute_script("return window.torchVis?.isReady"):
             time.sleep(0.05)
-        driver.execute_script(VIEW)
+        driver.execute_script("torchVis.theme('light')")
         time.sleep(1.0)  # until what moves has come to rest
+        yield driver
+
+
+def page(trace: tv.Trace, path: Path) -> None:
+    """The page of a trace as it opens."""
+    with opened(trace) as driver:
         driver.save_screenshot(str(path))
+
+
+def animation(trace: tv.Trace, path: Path) -> None:
+    """What a person does first: open a box, search for a module, go to it, colour by time."""
+    from PIL import Image
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    frames: list[Image.Image] = []
+    lasting: list[int] = []
+
+    def look(hold: int = FRAME_MS) -> None:
+        picture = Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("RGB")
+        frames.append(picture.resize((WIDE, WIDE * SIZE[1] // SIZE[0]), Image.Resampling.LANCZOS))
+        lasting.append(hold)
+
+    def press(*keys: str) -> None:
+        ActionChains(driver).send_keys(*keys).perform()
+
+    with opened(trace) as driver:
+        look(1400)
+        driver.execute_script("void torchVis.open('attention')")
+        for _ in range(6):
+            look()
+        time.sleep(0.5)
+        look(1500)
+        press("/")
+        look(300)
+        for letter in SEARCH:
+            press(letter)
+            look(60)
+        time.sleep(0.3)
+        look(1100)
+        press("\ue007")
+        for _ in range(6):
+            look()
+        time.sleep(0.6)
+        look(1600)
+        driver.execute_script("torchVis.heat('time_ns')")
+        time.sleep(0.3)
+        look(2200)
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=lasting, loop=0, quality=72, method=6)
 
 
 def main() -> None:
@@ -72,6 +126,7 @@ def main() -> None:
     model.zero_grad()
     bert = tv.trace(model, ids, backward=True)
     page(bert, folder / "page.png")
+    animation(bert, folder / "page.webp")
     (folder / "table.svg").write_text(svg(f"{bert}\n\ncheck: {bert.check()}"), encoding="utf-8")
     sizes = {"hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 16, "vocab_size": 32000}
     heads = {"num_attention_heads": 8, "num_key_value_heads": 4}

@@ -24,7 +24,7 @@ from torch_vis.errors import UsageError, no_match
 from torch_vis.formats import renderer_called, writer
 from torch_vis.graph.io.atomic import PathLike
 from torch_vis.graph.metrics import Column
-from torch_vis.graph.record import Run
+from torch_vis.graph.record import Run, without_source
 from torch_vis.graph.subset import calls_alone
 from torch_vis.graph.text import inert, many, shortened
 from torch_vis.replay.live_run import LiveRun
@@ -700,14 +700,15 @@ class Trace(LiveRun):
 
     # ---------------------------------------------------------------- look at it, hand it on
 
-    def save(self, path: PathLike, *, format: Any = None) -> None:
+    def save(self, path: PathLike, *, format: Any = None, source: bool = True) -> None:
         """Write the trace; the ending chooses the format, or ``format`` names it. Tensors are not written.
 
         ``.html`` is a web page: one file, no network. ``.tvz`` and ``.json`` can be loaded again. The others are for
         other tools: ``.onnx`` (Netron), ``.perfetto.json``, ``.explorer.json`` (Model Explorer), ``.graphml``,
         ``.csv``, ``.md``, and pictures: ``.svg``, ``.png``, ``.pdf``, ``.dot``. ``format="package.module:Class"`` is
         your own: the class, made without arguments, needs ``save(path, run)``, where
-        ``run`` has ``graph``, ``metrics``, ``limits`` and ``meta``.
+        ``run`` has ``graph``, ``metrics``, ``limits`` and ``meta``. ``source=False`` leaves out what tells of the
+        machine that it ran on, for files that are to be sent: lines of the program, folders, and the machine's facts.
 
         >>> import os, tempfile, torch, torch_vis as tv
         >>> path = os.path.join(tempfile.mkdtemp(), "run.tvz")
@@ -715,7 +716,7 @@ class Trace(LiveRun):
         >>> tv.load(path).graph
         <Graph: 1 operation, 2 values, 2 scopes>
         """
-        writer(path, format).save(path, self)
+        writer(path, format).save(path, self if source else without_source(self))
 
     def table(self, *, depth: int | Literal["auto"] | None = "auto", width: int | None = None) -> str:
         """The module tree with shapes, parameters, operations, time and memory, as ``print`` shows it.
@@ -735,23 +736,61 @@ class Trace(LiveRun):
         depth: int | Literal["auto"] | None = "auto",
         color: str = "type",
         phase: str | None = None,
+        direction: Literal["TB", "LR"] = "TB",
+        labels: Mapping[Any, str] | None = None,
+        colors: Mapping[Any, str] | None = None,
+        hide: Any = (),
+        only: Any = (),
+        collapse: Any = (),
+        highlight: Any = (),
+        title: str | None = None,
+        legend: bool = True,
+        shapes: bool = True,
     ) -> Any:
         """Draw the run as a graph: layered, grouped by module, repeated blocks folded into one (``× 12``).
 
         ``renderer`` is ``"plotly"``, ``"matplotlib"``, ``"graphviz"`` or ``"svg"``; what comes back is that library's
         figure. ``"package.module:Object"`` names your own, a callable of ``(run, look)``.
         ``depth`` is how many levels of modules are opened (None: down to every operation; by default as many as can be
-        read). ``color`` is ``"type"``, ``"time"``, ``"memory"``, ``"flops"``, ``"bytes"`` or ``"none"``, and ``phase``
-        one of ``"forward"``, ``"backward"``, ``"optimizer"`` to draw only that.
+        read). ``color`` is ``"type"``, ``"time"``, ``"memory"``, ``"flops"``, ``"bytes"``, ``"none"`` or a column of
+        ``t.metrics``, your own included, and ``phase`` one of ``"forward"``, ``"backward"``, ``"optimizer"`` to draw
+        only that. ``direction="LR"`` draws from left to right.
+
+        What is drawn is chosen by a path (``"encoder.*"``: ``*`` is one part of it, ``**`` any), a class or operator
+        (``"Dropout"``, ``"relu"``), a class itself, or a function of path and class; each of these options takes one or
+        several. ``only`` draws these alone, ``hide`` leaves them out and joins what they join, ``collapse`` keeps them
+        closed, ``highlight`` gives them a strong rim; ``labels`` and ``colors`` are dictionaries from such a choice to
+        a name, or to a colour. ``title`` stands above (``""`` for none), ``legend=False`` leaves the key out and
+        ``shapes=False`` the shapes.
 
         >>> import torch, torch_vis as tv
-        >>> figure = tv.trace(torch.nn.ReLU(), torch.ones(2)).figure("svg", color="time")
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout(), torch.nn.ReLU())
+        >>> t = tv.trace(model, torch.ones(2, 2))
+        >>> figure = t.figure("svg", color="time")
         >>> str(figure)[:4]
         '<svg'
+        >>> text = str(t.figure("svg", direction="LR", hide="Dropout", labels={"0": "projection"}, title=""))
+        >>> "projection" in text, "Dropout" in text
+        (True, False)
         """
-        from torch_vis.views.figure.diagram import FigureOptions
+        from torch_vis.views.figure.options import FigureOptions
 
-        return renderer_called(renderer, self, FigureOptions(depth, color, phase))
+        look = FigureOptions(
+            depth,
+            color,
+            phase,
+            direction,
+            labels or {},
+            colors or {},
+            hide,
+            only,
+            collapse,
+            highlight,
+            title,
+            legend,
+            shapes,
+        )
+        return renderer_called(renderer, self, look)
 
     def show(self) -> str:
         """Open the run as a web page: in the notebook that this is called from, or else in the browser.

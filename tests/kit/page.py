@@ -19,6 +19,8 @@ def page_data(html: str) -> dict[str, Any]:
     {'directory': [], 'columns': {}}
     """
     tables = json.loads(_script(html, "tables"))
+    if 'id="names"' in html:
+        tables["tables"] = json.loads(zlib.decompress(base64.b64decode(_script(html, "names"))))
     data = zlib.decompress(base64.b64decode(_script(html, "columns")))
     columns, at = {}, 0
     for name, code, difference, length in tables["directory"]:

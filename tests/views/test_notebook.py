@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import torch_vis as tv
+from torch_vis.views.page import show
 
 nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
 nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed")
@@ -61,3 +62,34 @@ def test_a_recording_shows_itself_before_and_after() -> None:
         torch.ones(2) + 1
     assert "add" in t._repr_html_()
     assert tv.record()._repr_html_()  # nothing has run yet
+
+
+def test_cells_share_one_viewer_and_the_panel_is_shut(monkeypatch: pytest.MonkeyPatch) -> None:
+    t = tv.trace(torch.nn.Linear(2, 2), torch.ones(1, 2))
+    monkeypatch.setattr(show, "_giving", {})
+    texts = []
+    for cell in ("one", "two", "one"):
+        monkeypatch.setattr(show, "_cell", lambda cell=cell: cell)
+        texts.append(t._repr_html_())
+    first, second, again = texts
+    assert "torchVisViewers" in first and "torchVisViewers" in again and "torchVisViewers" not in second
+    assert len(second) < len(first) / 5
+    assert all("data-panel=&quot;shut&quot;" in text for text in texts)
+
+
+def test_reports_are_tables() -> None:
+    odd = type("<b>", (torch.nn.Tanh,), {})()
+    html = tv.trace(torch.nn.Sequential(odd), torch.ones(2)).time()._repr_html_()
+    assert html.count("<table>") > 2 and "<b>" not in html
+
+
+def test_a_file_that_is_sent_has_no_source(tmp_path: Path) -> None:
+    t = tv.trace(lambda x: x.sum().item() * x, torch.ones(2))
+    for name in ("run.html", "run.tvz", "run.json", "run.md"):
+        t.save(tmp_path / name, source=False)
+    sent = tv.load(tmp_path / "run.tvz")
+    assert {site.file for site in sent.graph.sites} == {f"…/{Path(__file__).name}"}
+    assert "machine" not in sent.meta and sent.check is not None
+    for name in ("run.html", "run.json", "run.md"):
+        text = (tmp_path / name).read_text()
+        assert str(Path(__file__).parent) not in text and "x.sum().item() * x" not in text, name

@@ -14,6 +14,9 @@ async function begin(): Promise<void> {
   const waiting = h("div", { class: "waiting" }, "Reading the run…");
   document.body.append(waiting);
   const tables = JSON.parse(document.getElementById("tables")!.textContent) as Tables;
+  const names = document.getElementById("names");
+  // a page inside the page of several ranks has its names unpacked
+  if (names) tables.tables = JSON.parse(new TextDecoder().decode(await inflate(names.textContent))) as Tables["tables"];
   const bytes = await inflate(document.getElementById("columns")!.textContent);
   document.getElementById("columns")!.remove();
   const columns = await unpack(tables.directory, bytes, pause);

@@ -12,8 +12,9 @@
 
 import type { App, Mode } from "./app.ts";
 import { isRecomputed } from "./data/recomputed.ts";
-import { DIFFERENCES } from "./data/run.ts";
+import { DIFFERENCES, REMOVED } from "./data/run.ts";
 import { PHASES } from "./data/schema.gen.ts";
+import type { TokenStep } from "./data/tokens.ts";
 import { tensorBytes } from "./draw/edges.ts";
 import { handedOver } from "./draw/labels.ts";
 import { shapeOf } from "./draw/measure.ts";
@@ -93,6 +94,8 @@ export interface DrawnEdge {
   shape: string;
   bytes: number | null;
   isCarried: boolean;
+  /** In a comparison, the run that alone has it; "" for both. */
+  side: string;
   /** The corners of the line in the window; none for what very many read, which is named at its readers. */
   points: [x: number, y: number][];
   /** Where it is a line, the two ends of each piece of it, on the sheet; what very many read is named at its readers instead. */
@@ -194,6 +197,7 @@ export class Port {
         }
         const value = handedOver(picture, edge);
         const facts = {
+          side: edge.side ? source.run.sides[edge.side === REMOVED ? 0 : 1] : "",
           shape: source.run.typeText(value),
           bytes: tensorBytes(source.run, value),
           isCarried: edge.carried,
@@ -349,6 +353,16 @@ export class Port {
     const { forest } = this.page.app.roots[column];
     const sum = forest.sum(metric, 0, forest.total);
     return sum && { total: sum.total, unknown: sum.unknown };
+  }
+
+  /** The table of modules: what each comes to in all its calls, by the id of a column; null where it is not known. */
+  modules(): { path: string; cls: string; scope: number; figures: Record<string, number | null> }[] {
+    return this.page.shell.modules.data();
+  }
+
+  /** Of a run that writes a text: what each call of the model takes, the prefill first. */
+  tokens(): TokenStep[] {
+    return this.page.shell.tokens.steps;
   }
 
   /** The heat maps there are, by id. */

@@ -14,7 +14,7 @@ from torch_vis.graph.io.atomic import replacing
 from torch_vis.graph.text import inert
 from torch_vis.views.charts.chart import Chart, draw
 from torch_vis.views.charts.maps import Picture
-from torch_vis.views.text.table_layout import Listing, table
+from torch_vis.views.text.table_layout import Listing, html_table, table
 
 if TYPE_CHECKING:
     import pandas
@@ -161,6 +161,20 @@ class Report(Renamed):
             return self.table()
         text = f"charts: {', '.join(names)}; figure() draws the first, figure(chart={names[1]!r}) another"
         return "\n".join([self.table(), "", *wrap(text, 120, subsequent_indent="  ")])
+
+    def _repr_html_(self) -> str:
+        """The same as tables of a notebook: facts, listings, notes."""
+        parts = [f"<h4>{escape(inert(self.title))}</h4>"] if self.title else []
+        facts = "".join(
+            f'<tr><th style="text-align:left">{escape(inert(name))}</th>'
+            f'<td style="text-align:left">{escape(inert(fact))}</td></tr>'
+            for name, fact in self.facts().items()
+        )
+        parts += [f"<table>{facts}</table>"] if facts else []
+        parts += [html_table(listing) for listing in self.listings() if len(listing.rows)]
+        notes = "".join(f"<li>{escape(inert(note))}</li>" for note in self.notes())
+        parts += [f'<ul style="opacity:0.75">{notes}</ul>'] if notes else []
+        return f'<div class="torch-vis">{"".join(parts)}</div>'
 
     def __repr__(self) -> str:
         facts = ", ".join(f"{name}: {fact}" for name, fact in list(self.facts().items())[:3])

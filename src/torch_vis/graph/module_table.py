@@ -68,6 +68,21 @@ class Totals:
 AMOUNTS = tuple(name for name in Totals.__slots__ if name != "incomplete")
 
 
+# Those that a view shows beside each other.
+FIGURES = (
+    "ops",
+    "backward_ops",
+    "time_ns",
+    "backward_ns",
+    "alloc_bytes",
+    "backward_bytes",
+    "flops",
+    "backward_flops",
+    "moved_bytes",
+    "backward_moved_bytes",
+)
+
+
 @dataclass(slots=True)
 class ModuleNode:
     """All calls of one module from one place."""
@@ -169,6 +184,37 @@ class ModuleTable:
             last = (stem, number, column[0].signature)
         depth = 0 if line is None else line.depth + 1
         return [_line(group, _folded(label, count), depth) for (label, group), count in zip(result, counts)]
+
+    def columns(self) -> dict[str, Ints]:
+        """Every module as columns, for views that show the same figures: -1 where one is not known.
+
+        ``scope`` is the first call, ``parent`` the row around, ``low`` has a bit for each of ``FIGURES`` that leaves
+        operations out.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), torch.ones(1, 3))
+        >>> columns = ModuleTable(t.graph, t.metrics).columns()
+        >>> columns["parameters"].tolist(), columns["calls"].tolist()
+        ([8, 8, 8, 0], [1, 1, 1, 1])
+        """
+        _, first = np.unique(self._module_of_scope, return_index=True)
+        rows = [module.sums for module in self.modules]
+        held = [
+            sum(self.parameters[number].type.numel for number in module.parameters) for module in self.modules
+        ]
+        figures = {
+            name: np.array([-1 if getattr(row, name) is None else getattr(row, name) for row in rows])
+            for name in FIGURES
+        }
+        low = [sum(1 << FIGURES.index(name) for name in row.incomplete if name in FIGURES) for row in rows]
+        return {
+            "scope": first,
+            "parent": np.array([module.parent for module in self.modules]),
+            "calls": np.array([module.calls for module in self.modules]),
+            "parameters": np.array(held, dtype=np.int64),
+            "low": np.array(low, dtype=np.int64),
+            **figures,
+        }
 
     def by_operator(self) -> list[tuple[str, Totals]]:
         """The run's own operations (those outside of all modules), summed up for each operator."""

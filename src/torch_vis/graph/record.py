@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,7 +14,7 @@ from torch_vis.graph.graph import Graph
 from torch_vis.graph.lifetimes import COLUMNS as MEMORY_COLUMNS
 from torch_vis.graph.lifetimes import Lifetimes
 from torch_vis.graph.metrics import Metrics
-from torch_vis.graph.schema import Phase
+from torch_vis.graph.schema import COLUMNS, TABLES, Phase
 
 LONGEST = 2000  # letters of a limit
 SUMMED_OUTPUTS = "the sum of the outputs"
@@ -168,6 +170,59 @@ class Run:
     def name(self) -> str:
         """The model's name, or ``"run"``."""
         return str(self.meta.get("model") or "run")
+
+
+RunType = TypeVar("RunType", bound=Run)
+# Facts about the machine and lines of the program, by their names in ``meta``.
+OF_THE_MACHINE = frozenset({"machine", "python", "threads", "host", "user", "cwd", "command", "argv"})
+OF_THE_PROGRAM = frozenset({"code", "context", "guards", "source"})
+FOLDERS = re.compile(r"(?:\b[A-Za-z]:)?[\\/](?:[^\s:'\"<>|\\/]+[\\/])+")
+
+
+def without_source(run: RunType) -> RunType:
+    """The same run without lines of the program, folders and facts about the machine, for files that are to be sent.
+
+    Files keep their names, those of installed packages their place in there, so that a line can still be spoken of.
+
+    >>> import torch, torch_vis as tv
+    >>> t = without_source(tv.trace(torch.nn.ReLU(), torch.ones(2)))
+    >>> "machine" in t.meta, all(site.file.startswith("…/") for site in t.graph.sites)
+    (False, True)
+    """
+    graph = run.graph
+    columns = {name: getattr(graph, name) for name in COLUMNS}
+    tables = {name: list(getattr(graph, name)) for name in TABLES}
+    tables["sites"] = [site._replace(file=_nameless(site.file)) for site in graph.sites]
+    result = copy.copy(run)
+    result.graph = Graph(columns, tables)
+    result.limits = [
+        Limit(
+            FOLDERS.sub("…/", limit),
+            kind=limit.kind,
+            site=None if limit.site is None else FOLDERS.sub("…/", limit.site),
+            nodes=limit.nodes,
+            results=limit.results,
+        )
+        for limit in run.limits
+    ]
+    result.meta = {name: _sent(value) for name, value in run.meta.items() if name not in OF_THE_MACHINE}
+    return result
+
+
+def _nameless(file: str) -> str:
+    """A file without the folders that it lies in; it must not be taken for one that is here."""
+    path = file.replace("\\", "/")
+    _, separator, inside = path.rpartition("/site-packages/")
+    return f"…/{inside if separator else path.rpartition('/')[2]}"
+
+
+def _sent(value: Any) -> Any:
+    if isinstance(value, str):
+        return FOLDERS.sub("…/", value)
+    if isinstance(value, Mapping):
+        # the fields stay, empty, for readers that expect them
+        return {name: type(part)() if name in OF_THE_PROGRAM else _sent(part) for name, part in value.items()}
+    return [_sent(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
 def added_by_recording(run: Run) -> tuple[list[int], list[int]]:

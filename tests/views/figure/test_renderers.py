@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -20,6 +21,8 @@ from tests.kit.traced import NAMES, traced
 from tests.zoo import ZOO
 from torch_vis.errors import MissingExtra
 from torch_vis.graph import Metrics
+from torch_vis.views.figure.options import FigureOptions
+from torch_vis.views.figure.scene import scene
 
 plt = pytest.importorskip("matplotlib.pyplot", reason="matplotlib is not installed")
 go = pytest.importorskip("plotly.graph_objects", reason="plotly is not installed")
@@ -255,3 +258,100 @@ def test_a_missing_library_names_the_line_that_installs_it(
         tv.trace(nn.Tanh(), torch.ones(2)).figure(renderer)
     with pytest.raises(ImportError):
         tv.trace(nn.Tanh(), torch.ones(2)).figure(renderer)
+
+
+# ---------------------------------------------------------------- as a person wants it
+
+
+@pytest.fixture(scope="module")
+def stack() -> tv.Trace:
+    layers = [
+        torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(), torch.nn.ReLU()) for _ in range(2)
+    ]
+    model = torch.nn.Sequential()
+    model.add_module("stem", torch.nn.Linear(4, 4))
+    model.add_module("body", torch.nn.Sequential(*layers, torch.nn.Tanh()))
+    return tv.trace(model, torch.ones(2, 4), backward=True)
+
+
+@pytest.mark.parametrize("renderer", ["svg", "matplotlib", "plotly", "graphviz"])
+def test_names_colours_and_rims_are_the_users_in_every_renderer(stack: tv.Trace, renderer: str) -> None:
+    options: dict[str, Any] = {"labels": {"stem": "Projection A"}, "colors": {torch.nn.ReLU: "#123456"}}
+    figure = stack.figure(renderer, depth=None, highlight="Tanh", title="My net", direction="LR", **options)
+    if renderer == "matplotlib":
+        from matplotlib.colors import to_rgba
+
+        texts = {text.get_text() for text in figure.axes[0].texts}
+        edges = {patch.get_edgecolor() for patch in figure.axes[0].patches}
+        fills = {patch.get_facecolor() for patch in figure.axes[0].patches}
+        assert {"Projection A", "My net"} <= texts
+        assert to_rgba("#d1480f") in edges and any(fill[:3] != (1, 1, 1) for fill in fills)
+        return
+    text = {"svg": str, "plotly": lambda made: made.to_json(), "graphviz": lambda made: made.source}[
+        renderer
+    ](figure)
+    assert "Projection A" in text and "#d1480f" in text
+    assert renderer == "plotly" or "My net" in text
+
+
+def test_from_left_to_right_nothing_overlaps(stack: tv.Trace) -> None:
+    drawn = scene(stack, FigureOptions(depth=None, direction="LR"))
+    assert drawn.width > drawn.height, "it is read sideways"
+    boxes = drawn.boxes
+    for index, a in enumerate(boxes):
+        for b in boxes[index + 1 :]:
+            apart = (
+                a.x + a.width <= b.x or b.x + b.width <= a.x or a.y + a.height <= b.y or b.y + b.height <= a.y
+            )
+            assert apart, (a.title, b.title)
+    for wire in drawn.wires:
+        first, last = wire.parts[0][0], wire.parts[-1][-1]
+        way = -1 if stack.graph.nodes and wire.source.item.phase == 1 else 1
+        assert (last[0] - first[0]) * way > 0, "forward runs to the right, backward to the left"
+
+
+def test_what_is_hidden_is_bridged_and_what_is_meant_alone_is_there(stack: tv.Trace) -> None:
+    def titles(**options: Any) -> list[str]:
+        drawn = scene(stack, FigureOptions(depth=None, phase="forward", **options))
+        assert all(wire.source in drawn.boxes and wire.target in drawn.boxes for wire in drawn.wires)
+        return [box.title for box in drawn.boxes] + [frame.title for frame in drawn.frames]
+
+    assert any("Dropout" in title for title in titles())
+    hidden = scene(stack, FigureOptions(depth=None, phase="forward", hide="Dropout"))
+    assert not any("ropout" in box.title for box in hidden.boxes)
+    ends = {(wire.source.title, wire.target.title) for wire in hidden.wires}
+    assert any(a.startswith(("linear", "addmm", "Linear")) and "elu" in b.lower() for a, b in ends), ends
+    only = titles(only="body")
+    assert not any("stem" in title for title in only) and any(
+        "Tanh" in title or "tanh" in title for title in only
+    )
+    closed = titles(collapse=lambda path, cls: path == "body")
+    assert "body" in closed and not any("Tanh" in title for title in closed)
+    assert not any("4" in box.subtitle for box in scene(stack, FigureOptions(shapes=False)).boxes)
+    assert not scene(stack, FigureOptions(legend=False)).legend
+
+
+def test_a_choice_that_names_nothing_is_refused(stack: tv.Trace) -> None:
+    with pytest.raises(tv.errors.NoMatch, match=r"Dropuot.*did you mean 'Dropout'"):
+        stack.figure("svg", hide="Dropuot")
+    with pytest.raises(tv.errors.UsageError, match="no colour"):
+        stack.figure("svg", colors={"ReLU": "reddish"})
+    with pytest.raises(tv.errors.NoMatch, match="direction"):
+        stack.figure("svg", direction="RL")  # type: ignore[arg-type]
+
+
+def test_boxes_are_coloured_by_a_column_of_ones_own(stack: tv.Trace) -> None:
+    own = np.arange(len(stack.graph), dtype=np.float64)
+    t = stack.with_metrics(tv.types.Column("my_column", own))
+    drawn = scene(t, FigureOptions(depth=None, phase="forward", color="my_column"))
+    amounts = [box.amount for box in drawn.boxes if box.amount is not None]
+    assert amounts and len({box.fill for box in drawn.boxes}) > 3
+    with pytest.raises(tv.errors.NoMatch, match="my_colum"):
+        t.figure("svg", color="my_colum")
+
+
+def test_a_graphviz_figure_is_the_users(stack: tv.Trace) -> None:
+    figure = stack.figure("graphviz", direction="LR")
+    figure.graph_attr["ranksep"] = "2"
+    figure.node("mine", label="added")
+    assert "ranksep=2" in figure.source and "rankdir=LR" in figure.source and "mine" in figure.source

@@ -13,7 +13,7 @@ from torch import nn
 
 import torch_vis as tv
 from tests.kit.browser import needs_browser
-from tests.kit.first_screen import SIZES, breaches, look, shows_less
+from tests.kit.first_screen import SIZES, breaches, look, resize, shows_less
 from tests.views.page.test_browser import Net, Page
 
 pytestmark = needs_browser
@@ -128,3 +128,62 @@ def test_a_bar_of_backward_selects_backward(show: Callable[[Any], Page]) -> None
     chain.perform()
     page.until("return P.selection()")
     assert page.js("return P.selection().phase") == "backward"
+
+
+# ---------------------------------------------------------------- what it tells besides
+
+
+class Writer(nn.Module):
+    """Writes a text: a prompt first, then one token after another, with a cache of what it has seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.mix, self.head = nn.Embedding(20, 8), nn.Linear(8, 8), nn.Linear(8, 20)
+
+    def forward(self, tokens: torch.Tensor, cache: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+        keys = self.mix(self.embed(tokens))
+        cache = keys if cache is None else torch.cat([cache, keys], 1)
+        return self.head(keys + cache.mean(1, keepdim=True)), cache
+
+
+def test_a_run_that_writes_a_text_shows_its_tokens(driver: Any, tmp_path: Path) -> None:
+    model = Writer().eval()
+
+    def write() -> torch.Tensor:
+        tokens, cache = torch.zeros(1, 5, dtype=torch.long), None
+        for _ in range(6):
+            logits, cache = model(tokens, cache)
+            tokens = logits[:, -1:].argmax(-1)
+        return tokens
+
+    with torch.no_grad():
+        t = tv.trace(write)
+    last = t.memory().timeline["KV cache"][-1]
+    assert last == 10 * 8 * 4, "five tokens of the prompt and five of those that were written"
+    t.save(tmp_path / "run.html")
+    resize(driver, SIZES[1])
+    page = Page(driver, tmp_path / "run.html").open()
+    names = page.labels()
+    assert "Writer prefill" in names and any(name.startswith("Writer decode") for name in names)
+    assert page.js("return P.state().dock") == "tokens"
+    steps = page.js("return P.tokens()")
+    assert [step["tokens"] for step in steps] == [5, 1, 1, 1, 1, 1]
+    assert [step["cacheBytes"] for step in steps] == [tokens * 32 for tokens in range(5, 11)]
+    assert sum(step["flops"] for step in steps) <= t.metrics["flops"].total()
+    assert "prefill of 5 tokens" in page.js("return document.querySelector('.dock').innerText")
+
+
+def test_lines_of_one_run_of_a_comparison_are_told_apart(driver: Any, tmp_path: Path) -> None:
+    def net(middle: nn.Module) -> nn.Module:
+        model = nn.Sequential()
+        for name, layer in (("first", nn.Linear(4, 4)), ("middle", middle), ("last", nn.Linear(4, 4))):
+            model.add_module(name, layer)
+        return model
+
+    traces = [tv.trace(net(middle), torch.ones(2, 4)) for middle in (nn.Identity(), nn.LayerNorm(4))]
+    tv.compare(*traces, names=("plain", "normed")).save(tmp_path / "run.html")
+    page = Page(driver, tmp_path / "run.html").open()
+    sides = {(edge["from"], edge["to"]): edge["side"] for edge in page.js("return P.edges()")}
+    assert sides["first", "last"] == "plain"
+    assert sides["first", "middle"] == sides["middle", "last"] == "normed"
+    assert "only in normed" in page.js("return document.querySelector('.legend').innerText")

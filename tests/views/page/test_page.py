@@ -34,6 +34,8 @@ DTYPES = {"u1": "u1", "i1": "i1", "i2": "<i2", "i4": "<i4", "f8": "<f8"}
 def read_page(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """The tables and columns of a page, read back as its script reads them."""
     tables = json.loads(re.search(r'id="tables">([^<]*)<', text)[1])  # type: ignore[index]
+    names = re.search(r'id="names">([^<]*)<', text)[1]  # type: ignore[index]
+    tables["tables"] = json.loads(zlib.decompress(base64.b64decode(names)))
     raw = zlib.decompress(base64.b64decode(re.search(r'id="columns">([^<]*)<', text)[1]))  # type: ignore[index]
     columns, at = {}, 0
     for name, code, difference, length in tables["directory"]:

@@ -142,9 +142,14 @@ export class View {
 
   /** What a picture may take up to be read when it is fitted. */
   get room(): { w: number; h: number } {
+    return this.roomIn(0, 0);
+  }
+
+  /** The same in a window that is so much narrower and lower. */
+  roomIn(narrower: number, lower: number): { w: number; h: number } {
     const { w, h } = this.free;
     const round = (n: number): number => Math.max(200, Math.round(n / 20) * 20);
-    return { w: round((w - 32) / AIM), h: round((h - 32) / AIM) };
+    return { w: round((w - narrower - 32) / AIM), h: round((h - lower - 32) / AIM) };
   }
 
   fit(animate = true): void {

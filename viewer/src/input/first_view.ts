@@ -17,7 +17,7 @@ const HEAVY = 0.02; // of the run: what weighs less is opened only where there w
 const WORTH_A_CUT = 0.3; // of the run: for less, no chain is cut that can be read in one piece
 const WORTH = 0.1; // of the run: a repeat that weighs less is not what the model is about
 const MOST_OF_IT = 0.5; // of the run: a repeat that weighs less is opened only where there is room for all of it
-const HALF = 0.55;
+const HALF = 0.62; // of the room, which is less than the window: more than half of that is to be used
 const LOWER = [1, 0.7, 0.5, 0.35]; // heights of the room that a layout is made for: in a lower one, chains stand in more columns
 
 /** Sizes of windows that many people have: what the first screen of a smaller one opens, that of a larger one opens as well. */
@@ -38,11 +38,11 @@ export async function openFirstView(app: App, view: View): Promise<Box | null> {
   const { roots } = app;
   for (const root of roots) for (const box of snapshot(root).keys()) if (box !== root) box.opening = "closed";
   app.lower = 1;
-  const rooms = roomsUpTo(view.room);
+  const rooms = roomsUpTo(view);
   for (const root of roots) openModel(root);
   for (const [number, root] of roots.entries()) {
     const repeat = heaviestRepeat(root);
-    const share = repeat ? weight(repeat) / weight(root) : 0;
+    const share = repeat ? shareOf(repeat, root) : 0;
     if (!repeat || share < WORTH) continue;
     const opened = openTo(repeat);
     const isAbout = !number && share >= MOST_OF_IT;
@@ -55,6 +55,8 @@ export async function openFirstView(app: App, view: View): Promise<Box | null> {
       await openHeaviest(app, roots, room);
       if (used(app, room) >= HALF) break;
     }
+    const repeat = shownRepeat(roots[0]);
+    if (repeat?.opening === "closed") repeat.opening = openingOf(repeat);
   }
   await settleShape(app, rooms[rooms.length - 1]);
   return heaviest(roots);
@@ -77,24 +79,17 @@ async function settleShape(app: App, room: Room): Promise<void> {
 }
 
 /** The room in usual windows that are smaller than this one, and its own. */
-function roomsUpTo(room: Room): Room[] {
+function roomsUpTo(view: View): Room[] {
   const smaller = WINDOWS.filter(
     ({ w, h }) => w <= innerWidth && h <= innerHeight && (w < innerWidth || h < innerHeight),
   );
-  return [
-    ...smaller.map(({ w, h }) => ({ w: room.w - (innerWidth - w) / AIM, h: room.h - (innerHeight - h) / AIM })),
-    room,
-  ].filter(({ w, h }) => w > 0 && h > 0);
+  return [...smaller.map(({ w, h }) => view.roomIn(innerWidth - w, innerHeight - h)), view.room];
 }
 
-/** Of all closed boxes the one that weighs most. */
+/** Of all closed boxes the one that weighs most; what a module takes in all phases counts together, and its first one is meant. */
 function heaviest(roots: Box[]): Box | null {
-  let result: Box | null = null;
-  for (const root of roots)
-    eachShown(root, (box) => {
-      if (box !== root && box.opening === "closed" && (!result || weight(box) > weight(result))) result = box;
-    });
-  return result;
+  const [first] = groupsOf(roots, (box) => box.kind !== "root" && box.opening === "closed");
+  return first?.[0] ?? null;
 }
 
 /** Open what weighs most, and its counterparts in other phases, one after another, while all of it can be read in a room. */
@@ -135,10 +130,15 @@ function cuts(app: App): number {
 
 /** The closed boxes that are worth opening, the heaviest first; the same module stands together in all phases. */
 function closedGroups(roots: Box[]): Box[][] {
+  return groupsOf(roots, (box) => box.opening === "closed" && isWorthOpening(box));
+}
+
+/** Some of the boxes, the heaviest first; the same module stands together in all phases. */
+function groupsOf(roots: Box[], isMeant: (box: Box) => boolean): Box[][] {
   const groups = new Map<string, Box[]>();
   for (const root of roots)
     eachShown(root, (box) => {
-      if (box.opening !== "closed" || !isWorthOpening(box)) return;
+      if (!isMeant(box)) return;
       const key = box.elements[0] < 0 ? `${box.kind} ${box.run.path(~box.elements[0])} ${box.label}` : box.key;
       const group = groups.get(key);
       if (group) group.push(box);
@@ -154,6 +154,11 @@ function weightOf(boxes: Box[]): number {
 /** What a box takes of the run: its time, or where none was taken the number of its operations. */
 function weight(box: Box): number {
   return box.start < 0 ? 0 : box.forest.weight(box.start, box.end);
+}
+
+/** The share of a run that is in a box: of its time or, since times of one short run say little, of its operations if that is more. */
+function shareOf(box: Box, root: Box): number {
+  return Math.max(weight(box) / weight(root), box.operations / root.operations);
 }
 
 async function fits(app: App, room: Room): Promise<boolean> {
@@ -193,6 +198,16 @@ function openTo(repeat: Box): Box[] {
       opened.push(box);
     }
   return opened;
+}
+
+/** Of the repeats that are to be seen and weigh much, the heaviest. */
+function shownRepeat(root: Box): Box | null {
+  let result: Box | null = null;
+  eachShown(root, (box) => {
+    const isMuch = isRepeat(box) && weight(box) >= WORTH * weight(root);
+    if (isMuch && (!result || weight(box) > weight(result))) result = box;
+  });
+  return result;
 }
 
 /** What is in a box weighs no more than it: looked into by weight, the first repeat that is met is the heaviest. */

@@ -38,6 +38,7 @@ export class Details {
     readonly go: Go,
     readonly goScope: (scope: number) => void,
     readonly copy: () => void,
+    private readonly moduleFacts: (scope: number) => Fact[] = () => [],
   ) {
     app.on("select", () => {
       if (this.whole !== app.selected) this.whole = null;
@@ -148,7 +149,7 @@ export class Details {
         ...singleRows(this.app, "node", node),
       ]),
       changeWords(run, node),
-      ...(compared.length ? comparedFacts(compared) : []),
+      ...(compared.length ? comparedFacts(this.app.run, compared) : []),
       section(
         "Arguments",
         h(
@@ -233,7 +234,7 @@ export class Details {
       breakFacts(run, scope),
       facts([
         ["one of", fold ? this.allOf(fold) : ""],
-        ["path", scope >= 0 ? run.path(scope) || "(root)" : ""],
+        ["path", scope >= 0 ? run.where(scope) : ""],
         ["path in A", pathBefore(run, scope)],
         ["call", scope >= 0 && run.scopeCall[scope] > 0 ? `number ${run.scopeCall[scope] + 1}` : ""],
         this.again(box),
@@ -249,13 +250,20 @@ export class Details {
           ? singleRows(this.app, "scope", scope)
           : []),
       ]),
-      ...(compared.length ? comparedFacts(compared) : []),
+      ...(compared.length ? comparedFacts(this.app.run, compared) : []),
+      this.ofModule(box),
       box.kind === "fold" ? differing(box, this.go) : null,
       operators(run, nodes),
       ...this.border(box),
       this.parameters(box),
       this.source(box, nodes),
     ].filter((part): part is HTMLElement => part !== null);
+  }
+
+  /** What the module comes to in all its calls and phases: as the table of modules has it. */
+  private ofModule(box: Box): HTMLElement | null {
+    const rows = box.kind === "module" && !this.app.run.isFunction(box.scope) ? this.moduleFacts(box.scope) : [];
+    return rows.length ? section("The module, in all its calls", facts(rows)) : null;
   }
 
   /** The way from the instance that is shown to the figures of all of them. */

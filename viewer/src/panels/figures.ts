@@ -2,9 +2,9 @@
 
 import type { App } from "../app.ts";
 import { COMPARED, REMOVED, ADDED } from "../data/run.ts";
-import { METRIC_INFO, Role } from "../data/schema.gen.ts";
+import { METRIC_INFO } from "../data/schema.gen.ts";
 import { plural } from "../data/text.ts";
-import { amount, duration, metricLabel, showFor, signed } from "../data/units.ts";
+import { duration, metricLabel, showFor, signed } from "../data/units.ts";
 import { BOUNDS } from "../draw/heat.ts";
 import type { Box } from "../tree/box.ts";
 import { isUnknown, type Sum } from "../tree/forest.ts";
@@ -87,10 +87,8 @@ export function groupRows(app: App, box: Box): Fact[] {
     const sum = box.forest.sum(name, box.start, box.end);
     if (!sum || (run.difference && box.difference === REMOVED)) continue;
     if (METRIC_INFO[name]?.isRare && !sum.total) continue;
-    if (name === "parameters" && !run.difference) {
-      rows.push([metricLabel(name), parametersText(box, sum.total)]);
-      continue;
-    }
+    // Of a module, the table of modules says how many it holds; here each would count where it is first used.
+    if (name === "parameters" && !run.difference) continue;
     const missing = sum.unknown ? ` (${plural(sum.unknown, "operation")} not known)` : "";
     rows.push([metricLabel(name), isUnknown(sum) ? "not known" : metricText(app, name, sum.total) + missing]);
   }
@@ -100,29 +98,6 @@ export function groupRows(app: App, box: Box): Fact[] {
     rows.push([measure.label, amount === null ? "not known" : measure.show(amount)]);
   }
   return rows;
-}
-
-const MOST_LOOKED_AT = 50_000;
-
-/** How many parameters a box reads; each is counted where the run first uses it, so that sums are right. */
-function parametersText(box: Box, counted: number): string {
-  const { run, forest } = box;
-  const results = new Map<string, number>();
-  for (let position = box.start; position < box.end && box.operations < MOST_LOOKED_AT; position++) {
-    const node = forest.order[position];
-    for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
-      const value = run.rootOf(run.inValue[row]);
-      if (run.valueRole[value] === Role.PARAMETER && run.producer[value] < 0)
-        results.set(
-          run.valueLabel(value),
-          run.type(value)[1].reduce((a, b) => a * b, 1),
-        );
-    }
-  }
-  let held = 0;
-  for (const size of results.values()) held += size;
-  if (held <= counted) return amount(counted);
-  return `${amount(held)} (${counted ? `${amount(counted)} of them first used here` : "shared: first used elsewhere"})`;
 }
 
 function isCompared(app: App, name: string): boolean {

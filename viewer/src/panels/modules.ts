@@ -4,7 +4,7 @@ import type { App } from "../app.ts";
 import { pathBefore } from "../data/renamed.ts";
 import { AGAIN, isOutermost, isRecomputed, RECOMPUTED, SAID } from "../data/recomputed.ts";
 import { COMPARED, DIFFERENCES } from "../data/run.ts";
-import { count, showFor, signed, type Show } from "../data/units.ts";
+import { amount, count, duration, showFor, signed, size, type Show } from "../data/units.ts";
 import { button, h, replace } from "../dom.ts";
 import { SIGNS } from "../draw/measure.ts";
 import { Forest, isUnknown } from "../tree/forest.ts";
@@ -24,6 +24,7 @@ interface Head {
   id: string;
   label: string;
   show: Show;
+  about?: string;
 }
 
 const MOST = 1500;
@@ -36,6 +37,31 @@ const LABEL: Record<string, string> = {
   parameters: "params",
   moved_bytes: "bytes",
 };
+/** Figures of modules as Python's table has them, with what a person should know of each. */
+const FIGURES: [id: string, label: string, show: Show, about: string][] = [
+  ["time_ns", "time", duration, "forward: how long its calls took, with all that they called"],
+  ["backward_ns", "backward", duration, "time of the operations of its backward pass"],
+  ["flops", "FLOPs", amount, "forward"],
+  ["backward_flops", "FLOPs backward", amount, "backward"],
+  ["alloc_bytes", "allocated", size, "bytes that its operations allocated in forward"],
+  ["parameters", "params", amount, "parameters that it holds or reads, with those of all that it calls"],
+  ["moved_bytes", "accessed", size, "bytes that its operations read and wrote in forward"],
+  ["ops", "ops", count, "operations in forward"],
+  ["calls", "calls", count, "how often it was called"],
+];
+/** Their order in the mask of sums that leave operations out. */
+const MASKED = [
+  "ops",
+  "backward_ops",
+  "time_ns",
+  "backward_ns",
+  "alloc_bytes",
+  "backward_bytes",
+  "flops",
+  "backward_flops",
+  "moved_bytes",
+  "backward_moved_bytes",
+];
 
 export class ModuleTable {
   readonly element = h("div", { class: "panel modules" });
@@ -110,7 +136,7 @@ export class ModuleTable {
   }
 
   private head(): HTMLElement {
-    const cell = (label: string, at: number): HTMLElement => {
+    const cell = (label: string, at: number, about = ""): HTMLElement => {
       const isOn = this.sorted === at;
       const order = !isOn ? "none" : at < 0 ? "other" : this.down ? "descending" : "ascending";
       return h(
@@ -118,12 +144,12 @@ export class ModuleTable {
         { "aria-sort": order },
         button(
           label + (isOn && at >= 0 ? (this.down ? " ↓" : " ↑") : ""),
-          at < 0 ? "In the order in which they ran" : `Sort by ${label}`,
+          at < 0 ? "In the order in which they ran" : `Sort by ${label}${about ? `: ${about}` : ""}`,
           () => this.sortBy(at),
         ),
       );
     };
-    return h("tr", {}, cell("module", -1), ...this.columns.map((column, at) => cell(column.label, at)));
+    return h("tr", {}, cell("module", -1), ...this.columns.map((column, at) => cell(column.label, at, column.about)));
   }
 
   private sortBy(column: number): void {
@@ -204,7 +230,7 @@ export class ModuleTable {
           cell === null ? "–" : (row.low[at] ? "≥ " : "") + this.columns[at].show(cell),
         );
         const share = cell && most[at] ? Math.abs(cell) / most[at] : 0;
-        if (share > 0.03 && this.columns[at].id !== "calls") td.style.backgroundSize = `${100 * share}% 3px`;
+        if (share > 0.03 && this.columns[at].id !== "calls") td.style.backgroundSize = `${100 * share}% 100%`;
         return td;
       }),
     );
@@ -225,8 +251,55 @@ export class ModuleTable {
     }
   }
 
+  /** The rows of Python's table: the same figures as in print, in reports and in the explorer. */
+  private listed(): Row[] {
+    const { run } = this.app;
+    const column = (id: string): ArrayLike<number> => run.columns.get(`row_${id}`) ?? [];
+    const [scopes, parents, low] = [column("scope"), column("parent"), column("low")];
+    const depths: number[] = [];
+    const rows: Row[] = [];
+    for (let row = 0; row < scopes.length; row++) {
+      const scope = scopes[row];
+      depths.push(parents[row] < 0 ? 0 : depths[parents[row]] + 1);
+      if (!run.ranAnything(scope) && scope > 0) continue;
+      rows.push({
+        module: run.scopeModule[scope],
+        scope,
+        depth: depths[row],
+        label: this.label(scope),
+        again: isOutermost(run, scope),
+        difference: -1,
+        cells: this.columns.map(({ id }) => (column(id)[row] < 0 ? null : column(id)[row])),
+        low: this.columns.map(({ id }) => MASKED.includes(id) && (low[row] & (1 << MASKED.indexOf(id))) !== 0),
+      });
+    }
+    return rows;
+  }
+
+  /** What a module comes to in all its calls, in words: each figure that is known. */
+  facts(scope: number): [name: string, text: string][] {
+    if (this.app.run.difference) return [];
+    this.rows ??= this.gather();
+    const module = this.app.run.scopeModule[scope];
+    const row = this.rows.find((other) => other.module === module);
+    return this.columns.flatMap(({ label, show }, at): [string, string][] => {
+      const cell = row?.cells[at] ?? null;
+      return row && cell !== null ? [[label, (row.low[at] ? "≥ " : "") + show(cell)]] : [];
+    });
+  }
+
+  /** The rows as data. */
+  data(): { path: string; cls: string; scope: number; figures: Record<string, number | null> }[] {
+    this.rows ??= this.gather();
+    return this.rows.map(({ module, scope, cells }) => {
+      const [path, cls] = this.app.run.tables.modules[module];
+      return { path, cls, scope, figures: Object.fromEntries(this.columns.map(({ id }, at) => [id, cells[at]])) };
+    });
+  }
+
   private gather(): Row[] {
     const { run } = this.app;
+    if (run.columns.has("row_scope")) return this.listed();
     const forest = new Forest(run, this.app.phases);
     const byModule = new Map<number, Row>();
     const rows: Row[] = [];
@@ -307,7 +380,12 @@ function headsOf(app: App): Head[] {
     { id: "calls", label: "calls", show: count },
   ];
   const names = Object.keys(LABEL).filter((name) => metrics.has(name));
-  if (!difference) return [...names.map((name) => ({ id: name, label: LABEL[name], show: showFor(name) })), ...calls];
+  if (!difference) {
+    const column = (id: string): ArrayLike<number> => app.run.columns.get(`row_${id}`) ?? [];
+    return FIGURES.filter(([id]) => Array.prototype.some.call(column(id), (figure: number) => figure > 0)).map(
+      ([id, label, show, about]) => ({ id, label, show, about }),
+    );
+  }
   const deltas = names
     .filter((name) => metrics.has(COMPARED[name]))
     .map((name): Head => ({

@@ -12,7 +12,7 @@ from torch_vis._trace import Trace
 from torch_vis.errors import TensorsMissing
 from torch_vis.graph import Graph
 from torch_vis.graph.lifetimes import ENDING, gradients
-from torch_vis.graph.module_table import output_values, places_of_calls
+from torch_vis.graph.module_table import ModuleTable, output_values, places_of_calls
 from torch_vis.graph.schema import Phase, Role
 from torch_vis.graph.text import count, duration, many, size, source_text
 from torch_vis.graph.tree import inner_path
@@ -101,6 +101,11 @@ class TraceSource(Source):
         self.trace = trace
         self.graph, self.metrics, self.row_of_scope = graph, trace.metrics, row_of_scope
         self.tensors = _parameters(graph, forest)
+        if len(graph):
+            # As in the printed table: what its operations read counts as well, such as a weight tied to another's.
+            table = ModuleTable(graph, trace.metrics).columns()
+            forest.numbers["params"][row_of_scope[table["scope"]]] = table["parameters"]
+            share(forest, "params")
         measure(forest, graph, trace.metrics, row_of_scope)
         phases = [word for phase, word in _PHASES if (graph.node_phase == phase).any()]
         self.facts.append(" and ".join(phases) or "no operations")
@@ -362,6 +367,11 @@ def _parameters(graph: Graph, forest: Forest) -> list[tuple[int, TensorRow]]:
         seen.add(key)
         holder, _, name = (tensor.name or "").rpartition(".")
         row = forest.row(holder)
+        while (
+            row is None and holder
+        ):  # a module that was not called itself: what it holds is of the one around it
+            holder, _, last = holder.rpartition(".")
+            name, row = f"{last}.{name}", forest.row(holder)
         row = 0 if row is None else row
         if not holder and len(forest) > 1 and forest.kind(0) == "run":
             row = 1

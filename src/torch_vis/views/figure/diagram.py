@@ -14,38 +14,16 @@ from typing import Any
 
 import numpy as np
 
-from torch_vis.errors import UsageError, no_match
 from torch_vis.graph import Graph
 from torch_vis.graph.flow import roots
 from torch_vis.graph.schema import Kind, Phase, Role
 from torch_vis.ops.api_level import api_graph
-from torch_vis.views.figure.tree import Depth, FigureItem, FigureTree, grow
+from torch_vis.views.figure.options import PHASES, FigureOptions, ItemNames, color_of
+from torch_vis.views.figure.tree import FigureItem, FigureTree, grow
 
-PHASES = {phase.name.lower(): phase for phase in Phase}
 MANY_READERS = 7  # what more boxes than this read is named at each of them, without lines across the picture
 MANY_READERS_OF_AN_INPUT = 4
 MOST_INPUTS = 12
-
-
-@dataclass(frozen=True, slots=True)
-class FigureOptions:
-    """What a figure shows and how it is coloured; the same for every renderer."""
-
-    depth: Depth = "auto"
-    color: str = "type"
-    phase: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.depth is not None and self.depth != "auto" and not _is_depth(self.depth):
-            raise UsageError(
-                f"depth is a number from 0 on, None for everything or 'auto', not {self.depth!r}"
-            )
-        if self.phase is not None and self.phase not in PHASES:
-            raise no_match("phase", str(self.phase), PHASES)
-
-
-def _is_depth(depth: object) -> bool:
-    return isinstance(depth, int) and not isinstance(depth, bool) and depth >= 0
 
 
 @dataclass(slots=True)
@@ -69,6 +47,7 @@ class PhaseColumn:
     tags: dict[int, list[int]] = field(default_factory=dict)  # by item: sources that are only named there
     handed: dict[int, int] = field(default_factory=dict)  # by item: a value that others take from it
     views: int = 0  # operations that are not drawn because they only look at memory
+    left_out: int = 0  # operations that were not to be drawn
 
 
 @dataclass(slots=True)
@@ -98,22 +77,23 @@ def walk(column: PhaseColumn) -> Iterator[tuple[str, FigureItem]]:
 def diagram(graph: Graph, options: FigureOptions) -> Diagram:
     """What is to be drawn of a graph, at the level of the functions that the program calls."""
     graph = api_graph(graph)
+    named = ItemNames(graph, options)
     columns, nodes = [], []
     wanted = [PHASES[options.phase]] if options.phase else list(Phase)
     depth = options.depth
     for phase in wanted:
-        tree = grow(graph, int(phase), depth)
+        tree = grow(graph, int(phase), depth, named)
         if not tree.items:
             continue
         if depth == "auto":
             depth = tree.depth  # all phases to the depth that suits the first
-        column, item_nodes = _column(graph, tree, int(phase))
+        column, item_nodes = _column(graph, tree, int(phase), named)
         columns.append(column)
         nodes.append(item_nodes)
     return Diagram(graph, options, columns, nodes)
 
 
-def _column(graph: Graph, tree: FigureTree, phase: int) -> tuple[PhaseColumn, list[Any]]:
+def _column(graph: Graph, tree: FigureTree, phase: int, named: ItemNames) -> tuple[PhaseColumn, list[Any]]:
     enter, leave = graph.tree.enter, graph.tree.leave
     item_of = _place_nodes(graph, tree, enter, leave)
     hidden = np.array([item.hidden for item in tree.items], dtype=bool)
@@ -125,8 +105,70 @@ def _column(graph: Graph, tree: FigureTree, phase: int) -> tuple[PhaseColumn, li
     _connect(graph, column, item_of, source, target, value, tree, enter, leave)
     if phase == Phase.FORWARD:
         _add_outputs(graph, column, item_of, _sources(graph, item_of, hidden))
+    nodes = _nodes_of(tree.items, item_of[: len(graph)], enter, graph)
+    if named.options.hide or named.options.only:
+        _leave_out(column, nodes, named)
+    _look(column, named)
     _name_hubs(column)
-    return column, _nodes_of(tree.items, item_of[: len(graph)], enter, graph)
+    return column, nodes
+
+
+def _leave_out(column: PhaseColumn, nodes: list[Any], named: ItemNames) -> None:
+    """Take items out of the picture; what feeds one is joined to what it feeds."""
+    options = named.options
+    kept: set[int] = set()
+    removed: list[int] = []
+    for item in column.items:  # a frame comes before what is in it
+        facts = (item.kind, item.label, item.type, item.elements.tolist())
+        is_kept = item.parent in kept or (bool(options.only) and named.matches(options.only, *facts))
+        if is_kept:
+            kept.add(item.number)
+        is_end = item.kind in ("input", "output")
+        is_left = bool(options.only) and not is_kept and not is_end
+        if item.children is None and (
+            is_left or (bool(options.hide) and named.matches(options.hide, *facts))
+        ):
+            removed.append(item.number)
+    for number in removed:
+        _bridge(column, number)
+        column.items[number].hidden = True
+        column.left_out += len(nodes[number]) if number < len(nodes) else 0
+    for item in reversed(column.items):
+        if item.children is not None and all(column.items[child].hidden for child in item.children):
+            item.children, item.hidden = None, True
+    if options.only:
+        joined = {number for edge in column.edges for number in (edge.source, edge.target)}
+        for item in column.items:
+            item.hidden |= item.kind in ("input", "output") and item.number not in joined
+
+
+def _bridge(column: PhaseColumn, number: int) -> None:
+    """Join what feeds an item to what it feeds, and let go of its own edges."""
+    before = [edge for edge in column.edges if edge.target == number]
+    after = [edge for edge in column.edges if edge.source == number]
+    column.edges = [edge for edge in column.edges if number not in (edge.source, edge.target)]
+    known = {(edge.source, edge.target) for edge in column.edges}
+    for first in before:
+        for second in after:
+            if first.source != second.target and (first.source, second.target) not in known:
+                known.add((first.source, second.target))
+                column.edges.append(Edge(first.source, second.target, first.value, first.count))
+
+
+def _look(column: PhaseColumn, named: ItemNames) -> None:
+    """Names, colours and rims that were asked for."""
+    options = named.options
+    if not (options.labels or options.colors or options.highlight):
+        return
+    for item in column.items:
+        facts = (item.kind, item.label, item.type, item.elements.tolist())
+        for pattern, text in options.labels.items():
+            if named.is_named(pattern, *facts):
+                item.title = text
+        for pattern, color in options.colors.items():
+            if named.is_named(pattern, *facts):
+                item.fill = color_of(color)
+        item.is_highlighted = bool(options.highlight) and named.matches(options.highlight, *facts)
 
 
 def _place_nodes(graph: Graph, tree: FigureTree, enter: Any, leave: Any) -> Any:

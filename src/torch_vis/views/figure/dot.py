@@ -9,9 +9,10 @@ from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import inert
-from torch_vis.views.figure.diagram import Diagram, FigureOptions, PhaseColumn, diagram, walk
-from torch_vis.views.figure.palette import FAINT, FRAME, STROKE, WIRE, colors, ink
-from torch_vis.views.figure.scene import HEADINGS, SHADES, box_of, named
+from torch_vis.views.figure.diagram import Diagram, PhaseColumn, diagram, walk
+from torch_vis.views.figure.options import FigureOptions
+from torch_vis.views.figure.palette import FAINT, FRAME, HIGHLIGHT, STROKE, WIRE, colors, ink
+from torch_vis.views.figure.scene import HEADINGS, THICK_RIM, box_of, frame_fill, named
 
 if TYPE_CHECKING:
     import graphviz
@@ -23,29 +24,57 @@ def save(path: PathLike, run: Run) -> None:
         file.write(dot(run, FigureOptions()).encode())
 
 
-def draw(run: Run, options: FigureOptions) -> graphviz.Source:
-    """A ``graphviz.Source``: it shows itself in a notebook, and its ``render`` writes any format Graphviz has."""
+def draw(run: Run, options: FigureOptions) -> graphviz.Digraph:
+    """A ``graphviz.Digraph``: it shows itself in a notebook, ``render`` writes any format, and all can be set.
+
+    ``figure.graph_attr["ranksep"] = "1"``, ``node_attr`` and ``edge_attr`` hold what is common to all; more nodes and
+    edges may be added.
+    """
     try:
         import graphviz
     except ImportError as error:
         raise missing_extra("graphviz") from error
-    return graphviz.Source(dot(run, options))
+    body = [f"{line}\n" for line in _body(run, options)]
+    attributes = {f"{kind}_attr": rows for kind, rows in _attributes(run, options).items()}
+    return graphviz.Digraph(inert(run.name), body=body, **attributes)
 
 
 def dot(run: Run, options: FigureOptions) -> str:
     """The picture in the DOT language."""
+    lines = [f"digraph {quoted(run.name)} {{"]
+    for kind, rows in _attributes(run, options).items():
+        lines.append(f"  {kind} [{', '.join(f'{name}={quoted(text)}' for name, text in rows.items())}];")
+    return "\n".join([*lines, *_body(run, options), "}", ""])
+
+
+def _attributes(run: Run, options: FigureOptions) -> dict[str, dict[str, str]]:
+    """What is common to the whole graph, to its nodes and to its edges."""
+    title = run.name if options.title is None else options.title
+    graph = {"label": inert(title), "labelloc": "t", "fontname": "Helvetica", "compound": "true"}
+    return {
+        "graph": graph | {"ranksep": "0.35", "nodesep": "0.25", "rankdir": options.direction},
+        "node": {
+            "shape": "box",
+            "style": "rounded,filled",
+            "fontname": "Helvetica",
+            "fontsize": "11",
+            "color": STROKE,
+            "height": "0.3",
+        },
+        "edge": {
+            "color": WIRE,
+            "arrowsize": "0.6",
+            "fontname": "Helvetica",
+            "fontsize": "8",
+            "fontcolor": FAINT,
+        },
+    }
+
+
+def _body(run: Run, options: FigureOptions) -> list[str]:
     drawn = diagram(run.graph, options)
     palette = colors(drawn, run.metrics, options.color)
-    title = quoted(run.name)
-    lines = [
-        f"digraph {title} {{",
-        f"  graph [label={title}, labelloc=t, fontname=Helvetica, compound=true, ranksep=0.35, nodesep=0.25];",
-        f'  node [shape=box, style="rounded,filled", fontname=Helvetica, fontsize=11, color="{STROKE}", height=0.3];',
-        f'  edge [color="{WIRE}", arrowsize=0.6, fontname=Helvetica, fontsize=8, fontcolor="{FAINT}"];',
-    ]
-    for number in range(len(drawn.columns)):
-        lines += _column(drawn, number, palette)
-    return "\n".join([*lines, "}", ""])
+    return [line for number in range(len(drawn.columns)) for line in _column(drawn, number, palette)]
 
 
 def _column(drawn: Diagram, number: int, palette: Any) -> list[str]:
@@ -66,9 +95,10 @@ def _column(drawn: Diagram, number: int, palette: Any) -> list[str]:
         label = quoted(f"{title} · {class_}" if class_ else title)
         tip = quoted("\n".join(f"{key}: {text}" for key, text in palette.facts(number, item)))
         lines.append(f"  subgraph cluster_{number}_{item.number} {{")
+        rim = f'color="{HIGHLIGHT}"; penwidth={THICK_RIM}' if item.is_highlighted else f'color="{FRAME}"'
         lines.append(
-            f'  label={label}; labeljust=l; style="rounded,filled"; color="{FRAME}"; fontcolor="{FAINT}"; '
-            f'fontsize=10; fillcolor="{SHADES[item.level % 2]}"; tooltip={tip};'
+            f'  label={label}; labeljust=l; style="rounded,filled"; {rim}; fontcolor="{FAINT}"; '
+            f'fontsize=10; fillcolor="{frame_fill(item)}"; tooltip={tip};'
         )
     lines += _edges(drawn, column, number)
     return [*lines, "  }"] if many else lines
@@ -79,6 +109,8 @@ def _node(drawn: Diagram, number: int, step: int, palette: Any) -> str:
     label = quoted("\n".join([box.title, *box.words]))
     tip = quoted("\n".join(f"{name}: {text}" for name, text in box.facts) or box.title)
     round_ = ", shape=box, peripheries=2" if box.item.count > 1 else ""
+    if box.item.is_highlighted:
+        round_ += f', color="{HIGHLIGHT}", penwidth={THICK_RIM}'
     return (
         f'  n{number}_{step} [label={label}, fillcolor="{box.fill}", fontcolor="{ink(box.fill)}", '
         f"tooltip={tip}{round_}];"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch_vis.errors import missing_extra
 from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.record import Run
-from torch_vis.views.figure.diagram import FigureOptions
-from torch_vis.views.figure.palette import FAINT, FRAME, HEAT, INK, STROKE, WIRE, ink, small_ink
-from torch_vis.views.figure.scene import LINE, PADDING, SMALL, TITLE, Box, Frame, Scene, Wire, scene
+from torch_vis.views.figure.options import FigureOptions
+from torch_vis.views.figure.palette import FAINT, HEAT, INK, STROKE, WIRE, ink, small_ink
+from torch_vis.views.figure.scene import LINE, PADDING, SMALL, TITLE, Box, Frame, Scene, Wire, scene, strokes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,22 +99,23 @@ class _Pen:
         height: float,
         round_: float,
         fill: str,
-        stroke: str,
+        rim: tuple[str, float],
         order: int,
     ) -> None:
         """A rectangle with round corners."""
         from matplotlib.patches import FancyBboxPatch
 
+        stroke, thick = rim
         style = f"round,pad=0,rounding_size={max(0.1, min(round_, width / 2, height / 2))}"
         self.axes.add_patch(
             FancyBboxPatch(
-                (x, y), width, height, boxstyle=style, fc=fill, ec=stroke, lw=0.8 * self.scale, zorder=order
+                (x, y), width, height, boxstyle=style, fc=fill, ec=stroke, lw=thick * self.scale, zorder=order
             )
         )
 
     def frame(self, frame: Frame) -> None:
         """The outline of a module, and its title."""
-        self.rectangle(frame.x, frame.y, frame.width, frame.height, 7, frame.fill, FRAME, BELOW_ALL)
+        self.rectangle(frame.x, frame.y, frame.width, frame.height, 7, frame.fill, frame.rim, BELOW_ALL)
         at = frame.y + frame.height - 8 if frame.title_below else frame.y + 15
         self.write(frame.x + 10, at, frame.title, SMALL + 1, color=FAINT, rim=frame.fill)
 
@@ -125,7 +125,7 @@ class _Pen:
         from matplotlib.path import Path
 
         for part in wire.parts:
-            points, codes = curve_path(part)
+            points, codes = curve_path(part, wire.is_sideways)
             patch = PathPatch(Path(points, codes), fc="none", ec=WIRE, lw=1.2 * self.scale, zorder=BEHIND)
             self.axes.add_patch(patch)
         self.axes.add_patch(Polygon(wire.tip, closed=True, fc=WIRE, ec="none", zorder=BETWEEN))
@@ -133,8 +133,10 @@ class _Pen:
     def box(self, box: Box) -> None:
         """A box and its words."""
         if box.item.count > 1:  # a second card behind stands for the others
-            self.rectangle(box.x + 3, box.y + 3, box.width, box.height, box.corner, box.fill, STROKE, BETWEEN)
-        self.rectangle(box.x, box.y, box.width, box.height, box.corner, box.fill, STROKE, ABOVE)
+            self.rectangle(
+                box.x + 3, box.y + 3, box.width, box.height, box.corner, box.fill, (STROKE, 0.8), BETWEEN
+            )
+        self.rectangle(box.x, box.y, box.width, box.height, box.corner, box.fill, box.rim, ABOVE)
         middle, y = box.x + box.width / 2, box.y + PADDING + 8.5
         self.write(middle, y, box.title, TITLE, color=ink(box.fill), align="center")
         for text in box.words:
@@ -144,7 +146,7 @@ class _Pen:
     def legend(self, drawn: Scene) -> None:
         """Swatches, or the colour scale."""
         for name, fill, x, y in drawn.legend:
-            self.rectangle(x, y, 12, 12, 3, fill, STROKE, ABOVE)
+            self.rectangle(x, y, 12, 12, 3, fill, (STROKE, 0.8), ABOVE)
             self.write(x + 16, y + 10, name, SMALL, color=FAINT)
         if drawn.scale is not None:
             from matplotlib.colors import LinearSegmentedColormap
@@ -167,18 +169,16 @@ class _Pen:
             self.write(x + width + 12, y + 9, drawn.note, SMALL, color=FAINT)
 
 
-def curve_path(points: Sequence[tuple[float, float]]) -> tuple[list[tuple[float, float]], list[int]]:
+def curve_path(
+    points: Sequence[tuple[float, float]], is_sideways: bool = False
+) -> tuple[list[tuple[float, float]], list[int]]:
     """The knots of a line as vertices and codes of a Matplotlib path."""
-    move, line, curve = 1, 2, 4
-    vertices, codes = [points[0]], [move]
-    for (x1, y1), (x2, y2) in itertools.pairwise(points):
-        if abs(x1 - x2) < 0.05:
-            vertices.append((x2, y2))
-            codes.append(line)
-        else:
-            middle = (y1 + y2) / 2
-            vertices += [(x1, middle), (x2, middle), (x2, y2)]
-            codes += [curve] * 3
+    numbers = {"M": 1, "L": 2, "C": 4}
+    vertices: list[tuple[float, float]] = []
+    codes: list[int] = []
+    for letter, corners in strokes(points, is_sideways):
+        vertices += corners
+        codes += [numbers[letter]] * len(corners)
     return vertices, codes
 
 

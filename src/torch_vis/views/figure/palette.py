@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ import numpy as np
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph import Metrics
 from torch_vis.graph.call import short_name
+from torch_vis.graph.metrics import METRIC_INFO
 from torch_vis.graph.text import count, duration, many, size
 from torch_vis.ops.families import FIGURE_FAMILIES, OTHER_FIGURE, figure_family
 from torch_vis.views.figure.diagram import Diagram
@@ -40,6 +42,7 @@ HEAT = ("#fff5eb", "#fdd9b5", "#fdae6b", "#f16913", "#b63b02", "#6e2403")
 UNKNOWN = "#ffffff"
 WIRE, FRAME, STROKE, INK, FAINT = "#8a94a3", "#b9c1cc", "#7d8896", "#1c2430", "#5f6b7a"
 EDGE = "#ffffff"  # inputs and outputs
+HIGHLIGHT = "#d1480f"
 
 MEASURES = {
     "time": ("time_ns", duration),
@@ -53,6 +56,13 @@ FACTS = {
     "FLOPs": ("flops", count),
     "bytes accessed": ("moved_bytes", size),
 }
+
+
+class Measure(NamedTuple):
+    """A metric that boxes are coloured by, and how its figures are written."""
+
+    metric: str
+    show: Callable[[float], str]
 
 
 class Paint(NamedTuple):
@@ -70,6 +80,8 @@ class Colors:
     drawn: Diagram
     metrics: Metrics
     by: str
+    measure: Measure | None = None
+    least: float = 0.0
     most: float = 0.0
     used: dict[str, None] = field(default_factory=dict)
     unknown: int = 0
@@ -77,10 +89,12 @@ class Colors:
     def paint(self, column: int, item: FigureItem) -> Paint:
         """The colour of a closed item and its facts; the legend explains the colours given so far."""
         fill, amount = FILLS[MODULE], None
-        if item.kind in ("input", "output"):
+        if item.fill:
+            fill = item.fill
+        elif item.kind in ("input", "output"):
             fill = EDGE
-        elif self.by in MEASURES:
-            amount = self.total(MEASURES[self.by][0], column, item)
+        elif self.measure is not None:
+            amount = self.total(self.measure.metric, column, item)
             self.unknown += amount is None
             fill = UNKNOWN if amount is None else self.heat(amount)
         elif self.by != "none":
@@ -95,12 +109,14 @@ class Colors:
 
     def ticks(self) -> list[tuple[float, str]]:
         """Shares of the scale and what they stand for."""
-        show = MEASURES[self.by][1]
-        return [(share, show(round(self.most * share))) for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
+        assert self.measure is not None
+        show, span = self.measure.show, self.most - self.least
+        return [(share, show(self.least + span * share)) for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
 
     def heat(self, amount: float) -> str:
-        """The colour of an amount on the scale from nothing to the most that a box takes."""
-        return mixed(HEAT, amount / self.most if self.most else 0.0)
+        """The colour of an amount on the scale from nothing, or the least, to the most that a box takes."""
+        span = self.most - self.least
+        return mixed(HEAT, (amount - self.least) / span if span else 0.0)
 
     def family(self, column: int, item: FigureItem) -> str:
         """The family of an operation, or of the weightiest one in a module that calls no others."""
@@ -129,7 +145,10 @@ class Colors:
         values, known = self.metrics[metric].values[nodes], self.metrics[metric].known
         if known is not None:
             values = values[known[nodes]]
-        return float(values.sum()) if len(values) else None
+        if not len(values):
+            return None
+        info = METRIC_INFO.get(metric)
+        return float(values.sum() if info is None or info.is_summed else values.max())
 
     def facts(self, column: int, item: FigureItem) -> list[tuple[str, str]]:
         """Everything there is to say about an item."""
@@ -145,7 +164,7 @@ class Colors:
             facts.append(("operation", first.op))
             facts.append(("call", first.format()))
         elif item.kind == "module":
-            facts.append(("module", graph.scope_paths[~int(item.elements[0])] or "(root)"))
+            facts.append(("module", graph.scope_paths[~int(item.elements[0])] or item.type))
             facts.append(("class", item.type))
         if len(item.elements) > 1 and item.kind != "bundle":
             facts.append(("stands for", f"{len(item.elements)} alike; figures are sums over all of them"))
@@ -198,22 +217,37 @@ class Colors:
 
 
 def colors(drawn: Diagram, metrics: Metrics, by: str) -> Colors:
-    """The colours of a picture; ``by`` is "type", "none" or a measure."""
-    if by not in ("type", "none", *MEASURES):
-        raise no_match("colour", by, ["type", "none", *MEASURES])
-    palette = Colors(drawn, metrics, by)
-    if by in MEASURES:
-        metric = MEASURES[by][0]
-        if metric not in metrics:
-            raise UsageError(f"this trace has no {metric}, so boxes cannot be coloured by {by}")
+    """The colours of a picture; ``by`` is "type", "none", a measure, or a column of the metrics by its name."""
+    palette = Colors(drawn, metrics, by, _measure(metrics, by))
+    if palette.measure is not None:
         totals = [
-            palette.total(metric, number, item) or 0.0
+            palette.total(palette.measure.metric, number, item) or 0.0
             for number, column in enumerate(drawn.columns)
             for item in column.items
             if item.children is None and not item.hidden
         ]
         palette.most = max(totals, default=0.0)
+        palette.least = min(0.0, *totals) if totals else 0.0
     return palette
+
+
+def _measure(metrics: Metrics, by: str) -> Measure | None:
+    if by in ("type", "none"):
+        return None
+    own = {name: column for name, column in metrics.items() if column.along == "node"}
+    if by in MEASURES and by not in own:
+        metric, show = MEASURES[by]
+        if metric not in metrics:
+            raise UsageError(f"this trace has no {metric}, so boxes cannot be coloured by {by}")
+        return Measure(metric, lambda amount: show(round(amount)))
+    if by not in own:
+        raise no_match("colour", by, ["type", "none", *MEASURES, *own])
+    info = METRIC_INFO.get(by)
+    unit = info.unit if info else {"ns": "ns", "bytes": "B"}.get(by.rpartition("_")[2], "")
+    shows = {"ns": duration, "B": size, "FLOP": count, "count": count}
+    if unit in shows:
+        return Measure(by, lambda amount: shows[unit](round(amount)))
+    return Measure(by, lambda amount: f"{amount:,.3g}")
 
 
 def _is_whole(graph: Any, item: FigureItem, nodes: Any) -> bool:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
 from torch_vis.errors import missing_extra
 from torch_vis.graph.record import Run
-from torch_vis.views.figure.diagram import FigureOptions
-from torch_vis.views.figure.palette import FAINT, FRAME, HEAT, INK, STROKE, WIRE, ink, mixed, small_ink
-from torch_vis.views.figure.scene import HEAD, LINE, PADDING, SMALL, TITLE, Scene, Wire, scene, text_width
+from torch_vis.views.figure.options import FigureOptions
+from torch_vis.views.figure.palette import FAINT, HEAT, INK, STROKE, WIRE, ink, mixed, small_ink
+from torch_vis.views.figure.scene import (
+    HEAD,
+    LINE,
+    PADDING,
+    SMALL,
+    TITLE,
+    Scene,
+    Wire,
+    scene,
+    strokes,
+    text_width,
+)
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -19,6 +29,7 @@ if TYPE_CHECKING:
 FONT = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif"
 ABOVE = 44  # pixels above the picture
 PATCHES = 60  # of the colour scale
+PILL = 12  # pixels of a radius from which on a corner is drawn with more pieces
 STEPS = 8  # straight pieces that a curve is drawn with
 WIDEST_TEXT = 100  # letters in a line of a hover
 Points = list[tuple[float | None, float | None]]
@@ -101,20 +112,21 @@ def _rectangle(x: float, y: float, width: float, height: float, round_: float) -
             (x + radius, y + radius),
         ]
     ):
-        for step in range(4):
-            angle = math.pi / 2 * (turn - 1 + step / 3)
+        steps = 3 if radius < PILL else 8
+        for step in range(steps + 1):
+            angle = math.pi / 2 * (turn - 1 + step / steps)
             points.append((round(cx + radius * math.cos(angle), 1), round(cy + radius * math.sin(angle), 1)))
     return [*points, points[0], (None, None)]
 
 
 def _frames(drawn: Scene) -> Iterable[dict[str, Any]]:
     """Frames level by level, so that an inner one lies on top of the one around it."""
-    levels: dict[tuple[int, str], Points] = {}
+    levels: dict[tuple[int, str, tuple[str, float]], Points] = {}
     for frame in drawn.frames:
         outline = _rectangle(frame.x, frame.y, frame.width, frame.height, 7)
-        levels.setdefault((frame.level, frame.fill), []).extend(outline)
-    for (_, fill), points in sorted(levels.items()):
-        yield _shape("frames", points, fill, FRAME, 1)
+        levels.setdefault((frame.level, frame.fill, frame.rim), []).extend(outline)
+    for (_, fill, rim), points in sorted(levels.items()):
+        yield _shape("frames", points, fill, *rim)
 
 
 def _wires(drawn: Scene) -> Iterable[dict[str, Any]]:
@@ -122,7 +134,7 @@ def _wires(drawn: Scene) -> Iterable[dict[str, Any]]:
     tips: Points = []
     for wire in drawn.wires:
         for part in wire.parts:
-            lines += [*flattened(part), (None, None)]
+            lines += [*flattened(part, wire.is_sideways), (None, None)]
         tips += [*wire.tip, wire.tip[0], (None, None)]
     if lines:
         yield {
@@ -147,34 +159,44 @@ def _plates(drawn: Scene) -> Iterable[dict[str, Any]]:
         yield _shape("plates", points, fill, fill, 0)
 
 
-def flattened(points: Sequence[tuple[float, float]]) -> Points:
+def flattened(points: Sequence[tuple[float, float]], is_sideways: bool = False) -> Points:
     """A line through its knots as straight pieces: an S between ranks is drawn with several."""
-    pieces: Points = [(round(points[0][0], 1), round(points[0][1], 1))]
-    for (x1, y1), (x2, y2) in itertools.pairwise(points):
-        steps = 1 if abs(x1 - x2) < 0.05 else STEPS
-        for step in range(1, steps + 1):
-            t = step / steps
-            ease = t * t * (3 - 2 * t)  # how far a curve with upright ends has moved sideways
-            down = 1.5 * t * (1 - t) + t**3 if steps > 1 else t
-            pieces.append((round(x1 + (x2 - x1) * ease, 1), round(y1 + (y2 - y1) * down, 1)))
+    pieces: Points = []
+    for letter, corners in strokes(points, is_sideways):
+        if letter == "C":
+            start: Any = pieces[-1]
+            pieces += [_bezier(start, corners, step / STEPS) for step in range(1, STEPS)]
+        pieces.append((round(corners[-1][0], 1), round(corners[-1][1], 1)))
     return pieces
+
+
+def _bezier(
+    start: tuple[float, float], corners: Sequence[tuple[float, float]], t: float
+) -> tuple[float, float]:
+    weights = ((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t * t * (1 - t), t**3)
+    x, y = (sum(w * p[axis] for w, p in zip(weights, [start, *corners])) for axis in (0, 1))
+    return round(x, 1), round(y, 1)
 
 
 def _boxes(drawn: Scene) -> Iterable[dict[str, Any]]:
     """Boxes colour by colour: many shapes in one trace draw fast."""
     behind: dict[str, Points] = {}
-    front: dict[str, Points] = {}
+    front: dict[tuple[str, tuple[str, float]], Points] = {}
     swatches: dict[str, Points] = {}
     for box in drawn.boxes:
-        front.setdefault(box.fill, []).extend(_rectangle(box.x, box.y, box.width, box.height, box.corner))
+        outline = _rectangle(box.x, box.y, box.width, box.height, box.corner)
+        front.setdefault((box.fill, box.rim), []).extend(outline)
         if box.item.count > 1:  # a second card behind stands for the others
             card = _rectangle(box.x + 3, box.y + 3, box.width, box.height, box.corner)
             behind.setdefault(box.fill, []).extend(card)
     for _name, fill, x, y in drawn.legend:
         swatches.setdefault(fill, []).extend(_rectangle(x, y, 12, 12, 3))
-    for name, shapes in (("cards", behind), ("boxes", front), ("legend", swatches)):
-        for fill, points in shapes.items():
-            yield _shape(name, points, fill, STROKE)
+    for fill, points in behind.items():
+        yield _shape("cards", points, fill, STROKE)
+    for (fill, rim), points in front.items():
+        yield _shape("boxes", points, fill, *rim)
+    for fill, points in swatches.items():
+        yield _shape("legend", points, fill, STROKE)
 
 
 def _words(drawn: Scene) -> Iterable[dict[str, Any]]:

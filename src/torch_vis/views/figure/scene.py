@@ -7,15 +7,17 @@ through a port on the frame's edge, which is laid out like any box; so lines cro
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import inert, many
-from torch_vis.views.figure.diagram import Diagram, Edge, FigureOptions, PhaseColumn, diagram
+from torch_vis.views.figure.diagram import Diagram, Edge, PhaseColumn, diagram
 from torch_vis.views.figure.layered import LayoutCell, LayoutLine, arrange, in_flow
-from torch_vis.views.figure.palette import MEASURES, Colors, colors
+from torch_vis.views.figure.options import FigureOptions
+from torch_vis.views.figure.palette import FRAME, HIGHLIGHT, STROKE, Colors, colors, mixed
 from torch_vis.views.figure.tree import FigureItem
 
 TITLE, SMALL = 12.0, 9.5  # sizes of letters
@@ -31,6 +33,10 @@ WHOLE_TITLES = (", ended by ", " branch not taken")  # in what a compiler says o
 MOST_TAGS = 3
 SHADES = ("#f6f8fa", "#ffffff")  # of frames; neighbouring levels differ
 HEADINGS = {Phase.FORWARD: "forward ↓", Phase.BACKWARD: "backward ↑", Phase.OPTIMIZER: "optimizer ↓"}
+SIDEWAYS = str.maketrans("↓↑", "→←")
+HEADING_ROOM = 64.0  # for the title and the caption
+ROW_HEADING = 22.0  # for the name of a phase, where phases are rows
+RIM, THICK_RIM = 0.8, 2.4  # of a box, and of one that is brought out
 
 
 @dataclass(slots=True)
@@ -58,6 +64,11 @@ class Box:
         return [self.subtitle, *self.tags] if self.subtitle else self.tags
 
     @property
+    def rim(self) -> tuple[str, float]:
+        """The colour and the width of its outline."""
+        return (HIGHLIGHT, THICK_RIM) if self.item.is_highlighted else (STROKE, RIM)
+
+    @property
     def corner(self) -> float:
         """How round the corners are: inputs and outputs are pills, modules nearly square."""
         if self.item.kind in ("input", "output"):
@@ -78,6 +89,12 @@ class Frame:
     title_below: bool
     fill: str = "#ffffff"
     facts: list[tuple[str, str]] = field(default_factory=list)
+    is_highlighted: bool = False
+
+    @property
+    def rim(self) -> tuple[str, float]:
+        """The colour and the width of its outline."""
+        return (HIGHLIGHT, THICK_RIM) if self.is_highlighted else (FRAME, 1.0)
 
 
 @dataclass(slots=True)
@@ -89,14 +106,43 @@ class Wire:
     parts: list[list[tuple[float, float]]]
     label: str
     count: int
+    # Whether it runs from left to right: its parts are turned back before their bends are worked out.
+    is_sideways: bool = False
 
     @property
     def tip(self) -> list[tuple[float, float]]:
         """The corners of the arrow's tip, the point first."""
-        x, y = self.parts[-1][-1]
-        before = next((py for _, py in reversed(self.parts[-1]) if abs(py - y) > 1e-6), y - 1)
+        points = turned(self.parts[-1]) if self.is_sideways else self.parts[-1]
+        x, y = points[-1]
+        before = next((py for _, py in reversed(points) if abs(py - y) > 1e-6), y - 1)
         back = -7.0 if y > before else 7.0
-        return [(x, y), (x - 3.2, y + back), (x + 3.2, y + back)]
+        tip = [(x, y), (x - 3.2, y + back), (x + 3.2, y + back)]
+        return turned(tip) if self.is_sideways else tip
+
+
+def turned(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Points with their coordinates exchanged: from top to bottom becomes from left to right."""
+    return [(y, x) for x, y in points]
+
+
+def strokes(
+    points: Sequence[tuple[float, float]], is_sideways: bool = False
+) -> Iterator[tuple[str, list[tuple[float, float]]]]:
+    """A line through its knots as the pen draws it: ``M`` to a point, ``L`` a straight piece, ``C`` an S across.
+
+    >>> [letter for letter, _ in strokes([(0, 0), (0, 5), (9, 9)])]
+    ['M', 'L', 'C']
+    """
+    way = turned(points) if is_sideways else list(points)
+    steps = [("M", way[:1])]
+    for (x1, y1), (x2, y2) in pairwise(way):
+        if abs(x1 - x2) < 0.05:
+            steps.append(("L", [(x2, y2)]))
+        else:
+            middle = (y1 + y2) / 2
+            steps.append(("C", [(x1, middle), (x2, middle), (x2, y2)]))
+    for letter, corners in steps:
+        yield letter, turned(corners) if is_sideways else corners
 
 
 @dataclass(slots=True)
@@ -123,26 +169,18 @@ def scene(run: Run, options: FigureOptions) -> Scene:
     """Lay out a picture of a run."""
     drawn = diagram(run.graph, options)
     palette = colors(drawn, run.metrics, options.color)
-    result = Scene(run.name, "", 0.0, 0.0, [], [], [], [], palette)
-    left = MARGIN
+    title = run.name if options.title is None else options.title
+    result = Scene(title, "", 0.0, 0.0, [], [], [], [], palette)
     layouts = []
     for number in range(len(drawn.columns)):
         layout = _Column(drawn, number, palette)
         layout.lay_out()
         layouts.append(layout)
-    top = MARGIN + 64.0
+    top = MARGIN + (HEADING_ROOM if title else 0.0)
     tallest = max((layout.height for layout in layouts), default=0.0)
-    for layout, column in zip(layouts, drawn.columns):
-        heading = HEADINGS[Phase(column.phase)]
-        room = max(layout.width, text_width(heading, TITLE))
-        # Backward begins where forward ends: at the bottom.
-        layout.emit(result, left, top + (tallest - layout.height if layout.flipped else 0.0))
-        if len(layouts) > 1 or column.phase != Phase.FORWARD:
-            result.headings.append((heading, left + room / 2, top - 14.0))
-        left += room + BETWEEN_COLUMNS
-    result.width = max(left - BETWEEN_COLUMNS + MARGIN, 360.0)
-    result.height = top + tallest + MARGIN
-    _add_legend(result)
+    (_set_in_rows if options.is_sideways else _set_in_columns)(result, layouts, top, tallest)
+    if options.legend:
+        _add_legend(result)
     views = sum(column.views for column in drawn.columns)
     shown = sum(
         len(item_nodes[number])
@@ -150,16 +188,50 @@ def scene(run: Run, options: FigureOptions) -> Scene:
         for number in column.top
     )
     boxes = sum(box.item.kind not in ("input", "output") for box in result.boxes)
+    left_out = sum(column.left_out for column in drawn.columns)
     hidden = f"; {many(views, 'view')} not drawn" if views else ""
-    result.caption = f"{many(shown, 'operation')} in {many(boxes, 'box')}{hidden}"
+    hidden += f"; {many(left_out, 'operation')} left out" if left_out else ""
+    result.caption = f"{many(shown - left_out, 'operation')} in {many(boxes, 'box')}{hidden}" if title else ""
     return result
+
+
+def _set_in_columns(result: Scene, layouts: list[_Column], top: float, tallest: float) -> None:
+    """Phases side by side, each from top to bottom."""
+    is_named = len(layouts) > 1 or any(layout.column.phase != Phase.FORWARD for layout in layouts)
+    if is_named and not result.title:
+        top += ROW_HEADING
+    left = MARGIN
+    for layout in layouts:
+        heading = HEADINGS[Phase(layout.column.phase)]
+        room = max(layout.width, text_width(heading, TITLE))
+        # Backward begins where forward ends: at the bottom.
+        layout.emit(result, left, top + (tallest - layout.height if layout.flipped else 0.0))
+        if is_named:
+            result.headings.append((heading, left + room / 2, top - 14.0))
+        left += room + BETWEEN_COLUMNS
+    result.width = max(left - BETWEEN_COLUMNS + MARGIN, 360.0)
+    result.height = top + tallest + MARGIN
+
+
+def _set_in_rows(result: Scene, layouts: list[_Column], top: float, longest: float) -> None:
+    """Phases one below the other, each from left to right."""
+    is_named = len(layouts) > 1 or any(layout.column.phase != Phase.FORWARD for layout in layouts)
+    for layout in layouts:
+        heading = HEADINGS[Phase(layout.column.phase)].translate(SIDEWAYS)
+        if is_named:
+            result.headings.append((heading, MARGIN + text_width(heading, TITLE) / 2, top + 8.0))
+            top += ROW_HEADING
+        layout.emit(result, top, MARGIN + (longest - layout.height if layout.flipped else 0.0))
+        top += layout.width + BETWEEN_COLUMNS / 2
+    result.width = max(longest + 2 * MARGIN, 360.0)
+    result.height = top - (BETWEEN_COLUMNS / 2 if layouts else 0.0) + MARGIN
 
 
 def _add_legend(result: Scene) -> None:
     """What the colours mean, below the picture."""
     x, y = MARGIN, result.height - 4
     palette = result.colors
-    if palette.by in MEASURES:
+    if palette.measure is not None:
         result.scale = (x, y, 240.0)
         result.note = f"{palette.by} of the operations in a box"
         if palette.unknown:
@@ -187,6 +259,7 @@ class _Column:
         self.number = number
         self.palette = palette
         self.flipped = self.column.phase == Phase.BACKWARD
+        self.is_sideways = drawn.options.is_sideways
         self.boxes: dict[int, Box] = {}
         self.sizes: dict[int, tuple[float, float]] = {}
         self.cells: dict[int, list[LayoutCell]] = {}  # by frame, -1 the column itself
@@ -223,7 +296,9 @@ class _Column:
         for item in self.items:
             if item.children is None and not item.hidden:
                 box = self.boxes[item.number] = box_of(self.drawn, self.number, item, self.palette)
-                self.sizes[item.number] = (box.width, box.height)
+                size = (box.width, box.height)
+                # laid out from top to bottom in any case, and turned at last
+                self.sizes[item.number] = (size[1], size[0]) if self.is_sideways else size
 
     def _ways(self, edge: Edge) -> tuple[list[int], list[int], int]:
         """From each end of an edge outwards, the items up to those that lie side by side, and the frame they lie in."""
@@ -281,7 +356,11 @@ class _Column:
         if frame < 0:
             self.width, self.height = inner_width, height
             return
-        width = max(inner_width, text_width(self._heading(frame), SMALL + 1) + 4)
+        least = text_width(self._heading(frame), SMALL + 1) + 4
+        if self.is_sideways:
+            self.sizes[frame] = (inner_width + 2 * INSIDE + HEAD, max(height, least) + 2 * INSIDE)
+            return
+        width = max(inner_width, least)
         slack = (width - inner_width) / 2
         for cell in cells:
             cell.x += slack
@@ -297,7 +376,12 @@ class _Column:
         port = self.ports.get((inner, side, key))  # type: ignore[arg-type]
         if port is None:
             return 0.0
-        return INSIDE + self.cells[inner][port].x - self.sizes[inner][0] / 2
+        return self._inset[0] + self.cells[inner][port].x - self.sizes[inner][0] / 2
+
+    @property
+    def _inset(self) -> tuple[float, float]:
+        """From a frame's corner to what is in it: its title is at the top of the turned picture."""
+        return (INSIDE + HEAD, INSIDE) if self.is_sideways else (INSIDE, INSIDE + HEAD)
 
     def _fan_in(self, frame: int) -> None:
         """Spread the lines that come into one box along its top, in the order in which they come."""
@@ -335,7 +419,7 @@ class _Column:
                     self.boxes[number].x, self.boxes[number].y = at
                     result.boxes.append(self.boxes[number])
                 else:
-                    origins[number] = (at[0] + INSIDE, at[1] + INSIDE + HEAD)
+                    origins[number] = (at[0] + self._inset[0], at[1] + self._inset[1])
                     self._emit_frame(result, number, at)
         for edge, route in zip(self.column.edges, self.routes):
             parts = self._joined(route, origins)
@@ -344,13 +428,27 @@ class _Column:
             result.wires.append(Wire(source, target, parts, str(type_), edge.count))
         if self.flipped:
             self._flip(result, top)
+        if self.is_sideways:
+            self._turn(result)
+
+    def _turn(self, result: Scene) -> None:
+        """Exchange the two directions of everything that was laid out here."""
+        for box in self.boxes.values():
+            box.x, box.y = box.y, box.x
+        for frame in result.frames[len(result.frames) - (len(self.members) - 1) :]:
+            frame.x, frame.y, frame.width, frame.height = frame.y, frame.x, frame.height, frame.width
+        for wire in result.wires[len(result.wires) - len(self.routes) :]:
+            wire.parts = [turned(part) for part in wire.parts]
+            wire.is_sideways = True
 
     def _emit_frame(self, result: Scene, number: int, at: tuple[float, float]) -> None:
         width, height = self.sizes[number]
         item = self.items[number]
-        frame = Frame(self._heading(number), *at, width, height, item.level, self.flipped)
+        title_below = self.flipped and not self.is_sideways
+        frame = Frame(self._heading(number), *at, width, height, item.level, title_below)
         frame.facts = self.palette.facts(self.number, item)
-        frame.fill = SHADES[item.level % 2]
+        frame.fill = frame_fill(item)
+        frame.is_highlighted = item.is_highlighted
         result.frames.append(frame)
 
     def _joined(
@@ -371,8 +469,8 @@ class _Column:
         """Turn the column upside down: backward is read from the bottom."""
         ours = {id(box) for box in self.boxes.values()}
         end = 2 * top + self.height
-        for box in self.boxes.values():
-            box.y = end - box.y - box.height
+        for number, box in self.boxes.items():
+            box.y = end - box.y - self.sizes[number][1]
         for frame in result.frames[len(result.frames) - (len(self.members) - 1) :]:
             frame.y = end - frame.y - frame.height
         for wire in result.wires:
@@ -385,9 +483,9 @@ def box_of(drawn: Diagram, number: int, item: FigureItem, palette: Colors) -> Bo
     graph, column = drawn.graph, drawn.columns[number]
     title, class_ = named(item)
     parts = [class_]
-    if item.kind in ("input", "output", "repeat", "bundle"):
+    if item.kind in ("repeat", "bundle") or (item.kind in ("input", "output") and drawn.options.shapes):
         parts.append(shortened(item.type, LONGEST + 6))
-    elif item.number in column.handed:
+    elif item.number in column.handed and drawn.options.shapes:
         sizes = graph.types[graph.value_type[column.handed[item.number]]].sizes
         parts.append(shortened("×".join(sizes) or "scalar", LONGEST))
     subtitle = " · ".join(part for part in parts if part)
@@ -400,8 +498,15 @@ def box_of(drawn: Diagram, number: int, item: FigureItem, palette: Colors) -> Bo
     return Box(number, item, title, subtitle, tags, max(width, 44.0), height, *palette.paint(number, item))
 
 
+def frame_fill(item: FigureItem) -> str:
+    """The ground of an opened item: what a person chose is paler there, so that titles can be read."""
+    return mixed((item.fill, "#ffffff"), 0.65) if item.fill else SHADES[item.level % 2]
+
+
 def named(item: FigureItem) -> tuple[str, str]:
-    """What a box or frame is called, and its class where that says more."""
+    """What a box or frame is called, and its class where that says more; a name that a person gave is enough."""
+    if item.title:
+        return inert(item.title) + (f" × {item.count}" if item.count > 1 else ""), ""
     name = shortened(item.label, LONGEST)
     most = 3 * LONGEST if any(words in item.type for words in WHOLE_TITLES) else LONGEST
     class_ = shortened(item.type, most) if item.kind == "module" and item.type != item.label else ""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from html import escape
 
 from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.record import Run
 from torch_vis.graph.text import inert
-from torch_vis.views.figure.diagram import FigureOptions
-from torch_vis.views.figure.palette import FAINT, FRAME, HEAT, INK, STROKE, WIRE, ink, small_ink
-from torch_vis.views.figure.scene import LINE, PADDING, SMALL, TITLE, Box, Frame, Scene, Wire, scene
+from torch_vis.views.figure.options import FigureOptions
+from torch_vis.views.figure.palette import FAINT, HEAT, INK, STROKE, WIRE, ink, small_ink
+from torch_vis.views.figure.scene import LINE, PADDING, SMALL, TITLE, Box, Frame, Scene, Wire, scene, strokes
 
 FONT = "'DejaVu Sans', Verdana, Helvetica, Arial, sans-serif"
 
@@ -62,17 +61,12 @@ def svg(drawn: Scene) -> str:
     return "\n".join([*parts, "</svg>\n"])
 
 
-def curve(points: Sequence[tuple[float, float]]) -> str:
-    """The path of a line through its knots: upright pieces straight, sideways ones as an S."""
-    x, y = points[0]
-    steps = [f"M{x:.1f} {y:.1f}"]
-    for (x1, y1), (x2, y2) in itertools.pairwise(points):
-        if abs(x1 - x2) < 0.05:
-            steps.append(f"L{x2:.1f} {y2:.1f}")
-        else:
-            middle = (y1 + y2) / 2
-            steps.append(f"C{x1:.1f} {middle:.1f} {x2:.1f} {middle:.1f} {x2:.1f} {y2:.1f}")
-    return "".join(steps)
+def curve(points: Sequence[tuple[float, float]], is_sideways: bool = False) -> str:
+    """The path of a line through its knots: pieces along the way it runs straight, those across as an S."""
+    return "".join(
+        letter + " ".join(f"{x:.1f} {y:.1f}" for x, y in corners)
+        for letter, corners in strokes(points, is_sideways)
+    )
 
 
 def _text(
@@ -99,10 +93,12 @@ def _tooltip(title: str, facts: Sequence[tuple[str, str]]) -> str:
 
 
 def _frame(frame: Frame) -> str:
+    color, rim = frame.rim
+    width = f' stroke-width="{rim:g}"' if rim != 1 else ""
     return (
         f"<g>{_tooltip(frame.title, frame.facts)}"
         f'<rect x="{frame.x:.1f}" y="{frame.y:.1f}" width="{frame.width:.1f}" height="{frame.height:.1f}" rx="7" '
-        f'fill="{frame.fill}" stroke="{FRAME}"/></g>'
+        f'fill="{frame.fill}" stroke="{color}"{width}/></g>'
     )
 
 
@@ -114,7 +110,7 @@ def _frame_title(frame: Frame) -> str:
 
 
 def _wire(wire: Wire) -> str:
-    lines = "".join(curve(part) for part in wire.parts)
+    lines = "".join(curve(part, wire.is_sideways) for part in wire.parts)
     corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in wire.tip)
     many = f" and {wire.count - 1} more" if wire.count > 1 else ""
     title = _tooltip(f"{wire.source.title} → {wire.target.title}: {wire.label}{many}", ())
@@ -139,7 +135,7 @@ def _box(box: Box) -> str:
     return (
         f"<g>{_tooltip(box.title, box.facts)}{under}"
         f'<rect x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="{box.corner:g}" '
-        f'fill="{box.fill}" stroke="{STROKE}" stroke-width="0.8"/>{"".join(lines)}</g>'
+        f'fill="{box.fill}" stroke="{box.rim[0]}" stroke-width="{box.rim[1]:g}"/>{"".join(lines)}</g>'
     )
 
 

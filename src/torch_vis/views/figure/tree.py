@@ -15,9 +15,9 @@ from torch_vis.graph import Graph
 from torch_vis.graph.repeats import ROOM, Elements, Stretch, repeated
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.ops.naming import ScopeLabels, span_label
+from torch_vis.views.figure.options import Depth, ItemNames
 from torch_vis.views.text.module_tree import AGAIN
 
-Depth = int | Literal["auto"] | None
 MOST_IN_A_FRAME = 80  # beyond, neighbours are put together
 DEEPEST = 64  # levels that "auto" tries
 
@@ -39,6 +39,9 @@ class FigureItem:
     instances: Any = None  # for a stretch of several, its elements with one row for each instance
     first: int = 0  # the number of the first operation in it, which gives the order
     hidden: bool = False
+    title: str = ""  # what a person calls it; "" for its label
+    fill: str = ""  # the colour that a person gave it
+    is_highlighted: bool = False
 
 
 @dataclass(slots=True)
@@ -57,14 +60,14 @@ class FigureTree:
         return sum(item.children is None and not item.hidden for item in self.items)
 
 
-def grow(graph: Graph, phase: int, depth: Depth) -> FigureTree:
+def grow(graph: Graph, phase: int, depth: Depth, named: ItemNames) -> FigureTree:
     """The tree of one phase, opened to a depth: an integer, None for everything, "auto" for what is readable."""
     elements, labels = Elements(graph, [phase]), ScopeLabels(graph)
     if depth != "auto":
-        return _grow(graph, elements, labels, phase, depth)
-    best = _grow(graph, elements, labels, phase, 0)
+        return _grow(graph, elements, labels, phase, depth, named)
+    best = _grow(graph, elements, labels, phase, 0, named)
     for level in range(1, DEEPEST):
-        tree = _grow(graph, elements, labels, phase, level)
+        tree = _grow(graph, elements, labels, phase, level, named)
         if tree.boxes > ROOM and level > 1:
             return best
         if len(tree.items) == len(best.items) and level > 1:
@@ -73,7 +76,9 @@ def grow(graph: Graph, phase: int, depth: Depth) -> FigureTree:
     return best
 
 
-def _grow(graph: Graph, elements: Elements, labels: ScopeLabels, phase: int, depth: int | None) -> FigureTree:
+def _grow(
+    graph: Graph, elements: Elements, labels: ScopeLabels, phase: int, depth: int | None, named: ItemNames
+) -> FigureTree:
     tree = FigureTree([], elements, labels, depth)
     if not len(elements.nodes):
         return tree
@@ -85,11 +90,25 @@ def _grow(graph: Graph, elements: Elements, labels: ScopeLabels, phase: int, dep
     lone = modules[0] if len(modules) == 1 and tree.items[modules[0]].count == 1 else -1
     while todo:
         item = tree.items[todo.pop()]
-        if not _opens(tree, item, depth, item.number == lone):
+        if not _opens(tree, item, depth, item.number == lone) and not _leads(item, named):
+            continue
+        if _stays_closed(item, named):
             continue
         item.children = _open(graph, tree, item)
         todo.extend(item.children)
     return tree
+
+
+def _leads(item: FigureItem, named: ItemNames) -> bool:
+    """Whether something inside of it is what the picture is to show."""
+    only = named.options.only
+    return item.kind in ("module", "repeat") and named.is_around(only, item.elements.tolist())
+
+
+def _stays_closed(item: FigureItem, named: ItemNames) -> bool:
+    """Whether a person wants it as one box, or not at all."""
+    options, facts = named.options, (item.kind, item.label, item.type, item.elements.tolist())
+    return named.matches(options.collapse, *facts) or named.matches(options.hide, *facts)
 
 
 def _opens(tree: FigureTree, item: FigureItem, depth: int | None, lone: bool) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from functools import cache, lru_cache
 from html import escape
@@ -44,26 +45,85 @@ def save(path: PathLike, run: Run) -> None:
         file.write(text.encode("utf-8", "backslashreplace"))
 
 
-def html(run: Run) -> str:
-    """The page as text."""
+def html(run: Run, *, inside: bool = False, shared: bool = False) -> str:
+    """The page as text.
+
+    ``inside`` another one, its panel is shut at first; ``shared``, the one around it has the viewer (``giver``).
+    """
     breaks = [vars(row) for row in Breaks(run.meta.get("program"))]
-    return page(run.name, *payload(run, breaks=breaks))
+    return page(run.name, *payload(run, breaks=breaks), inside=inside, shared=shared)
 
 
-def page(title: str, tables: Mapping[str, Any], columns: str) -> str:
-    """A page around data that has been packed already."""
+# Asks the page around for the viewer until it has it; what is not the viewer is refused by the policy.
+LOADER = """(() => {
+  const ask = () => parent.postMessage({torchVis: "viewer?", key: KEY}, "*");
+  const timer = setInterval(ask, 400);
+  const note = setTimeout(() => {
+    document.getElementById("note").textContent =
+      "The viewer is in another cell of this notebook, which is not shown. Run that cell, or use t.show() here.";
+  }, 4000);
+  addEventListener("message", (event) => {
+    if (event.data?.torchVis !== KEY || document.querySelector("style")) return;
+    clearInterval(timer);
+    clearTimeout(note);
+    document.getElementById("note").remove();
+    for (const [name, text] of [["style", event.data.style], ["script", event.data.script]]) {
+      const element = document.createElement(name);
+      element.textContent = text;
+      document.body.append(element);
+    }
+  });
+  ask();
+})();"""
+# Gives the viewer to every page in the cells of a notebook that asks for it.
+GIVER = """(() => {
+  (window.torchVisViewers ??= {})[KEY] = {script: SCRIPT, style: STYLE};
+  if (window.torchVisGives) return;
+  window.torchVisGives = true;
+  addEventListener("message", (event) => {
+    const viewer = window.torchVisViewers[event.data?.key];
+    if (event.data?.torchVis === "viewer?" && viewer)
+      event.source.postMessage({torchVis: event.data.key, ...viewer}, "*");
+  });
+})();"""
+
+
+def giver() -> str:
+    """A script for the page around: it holds the one copy of the viewer that pages in a notebook share."""
+    parts = {"KEY": _key(), "SCRIPT": _asset("viewer.js"), "STYLE": _asset("viewer.css")}
+    text = GIVER
+    for name, value in parts.items():
+        text = text.replace(name, json_text(value), 1)
+    return text
+
+
+def _key() -> str:
+    return _digest(_asset("viewer.js") + _asset("viewer.css"))[:16]
+
+
+def page(
+    title: str, tables: Mapping[str, Any], columns: str, *, inside: bool = False, shared: bool = False
+) -> str:
+    """A page around data that has been packed already; ``shared``, it asks the page around for the viewer."""
+    rest = {name: part for name, part in tables.items() if name != "tables"}
     return document(
         title,
-        f'<script type="application/json" id="tables">{json_text(tables)}</script>\n'
+        f'<script type="application/json" id="tables">{json_text(rest)}</script>\n'
+        f'<script type="text/plain" id="names">{_packed(tables.get("tables", {}))}</script>\n'
         f'<script type="text/plain" id="columns">{columns}</script>\n',
+        inside=inside,
+        shared=shared,
     )
 
 
-def document(title: str, elements: str) -> str:
+def document(title: str, elements: str, *, inside: bool = False, shared: bool = False) -> str:
     """A page with the viewer's bundle, around elements that hold its data."""
     script, style = _asset("viewer.js"), _asset("viewer.css")
+    loader = LOADER.replace("KEY", json_text(_key())) if shared else ""
+    hashes = " ".join(f"'sha256-{_digest(text)}'" for text in ([loader, script] if shared else [script]))
+    panel = ' data-panel="shut"' if inside else ""
     policy = (
-        f"default-src 'none'; script-src 'sha256-{_digest(script)}'; style-src 'sha256-{_digest(style)}'; "
+        f"default-src 'none'; script-src {hashes}; style-src 'sha256-{_digest(style)}'; "
         "worker-src blob:; img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     return "".join(
@@ -72,10 +132,13 @@ def document(title: str, elements: str) -> str:
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
             '<meta name="color-scheme" content="light dark">\n',
-            f"<title>{escape(inert(title))} · torch_vis</title>\n<style>{style}</style>\n</head>\n<body>\n",
+            f"<title>{escape(inert(title))} · torch_vis</title>\n",
+            "" if shared else f"<style>{style}</style>\n",
+            f"</head>\n<body{panel}>\n",
             "<noscript>This page draws the model with JavaScript, which is switched off here.</noscript>\n",
+            '<p id="note"></p>\n' if shared else "",
             elements,
-            f"<script>{script}</script>\n</body>\n</html>\n",
+            f"<script>{loader or script}</script>\n</body>\n</html>\n",
         ]
     )
 
@@ -84,6 +147,12 @@ def json_text(data: Any) -> str:
     """JSON in which nothing can end or begin an element: what a program calls its modules stays text."""
     text = json.dumps(data, separators=(",", ":"), default=str)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _packed(tables: Any) -> str:
+    """JSON as compressed text: names and paths of a large model are many, and much alike."""
+    text = json.dumps(tables, separators=(",", ":"), default=str)
+    return base64.b64encode(zlib.compress(text.encode("utf-8", "backslashreplace"), 9)).decode()
 
 
 @cache
@@ -160,6 +229,7 @@ def comparison(
     limits = [f"A: {text}" for text in a.limits] + [f"B: {text}" for text in b.limits]
     meta = {**b.meta, "model": title}
     sides = [_side(name_a, a), _side(name_b, b)]
+    before, after = union.reads_of_one()
     more = {
         "compare": {
             "a": name_a,
@@ -172,7 +242,8 @@ def comparison(
             "was": union.renamed_modules(),
         },
         "breaks": [vars(row) for row in Breaks(b.meta.get("program"))],
-        "read_before": union.reads_of_removed(),
+        "read_before": before,
+        "read_after": after,
     }
     memory = None if b.lifetimes is None else union.memory(b.lifetimes.by_use)
     run = Run(union.graph, metrics, limits, meta)

@@ -13,9 +13,9 @@ from torch_vis.graph.flow import parameters_used, passing_views, roots
 from torch_vis.graph.io.codec import pack
 from torch_vis.graph.io.tables_json import tables_to_plain
 from torch_vis.graph.lifetimes import MemoryByUse, next_run
-from torch_vis.graph.module_table import output_values
+from torch_vis.graph.module_table import ModuleTable, output_values
 from torch_vis.graph.record import Run, added_by_recording
-from torch_vis.graph.repeats import Elements, folds
+from torch_vis.graph.repeats import Elements, folds, generations
 from torch_vis.graph.schema import COLUMNS, Site
 from torch_vis.graph.text import source_text
 from torch_vis.ops.api_level import api_level
@@ -54,6 +54,8 @@ def unpacked(
     ``recomputed`` says which calls backward ran again, and ``memory`` what memory is for, where the graph was put
     together and cannot be asked.
     """
+    # The figures of modules are those of the printed table, and are worked out once.
+    rows = ModuleTable(run.graph, run.metrics).columns() if "difference" not in run.metrics else {}
     run = api_level(run)
     graph, metrics = run.graph, run.metrics
     columns = {name: getattr(graph, name) for name in COLUMNS if name not in DERIVED}
@@ -84,6 +86,7 @@ def unpacked(
     repeats = fold_columns(graph, labels, again, status)
     columns["scope_label"] = labels.index
     columns["scope_output"] = handed_out(graph)
+    modules = {f"row_{name}": column for name, column in rows.items()}
     tables = tables_to_plain(graph)
     tables["sources"] = source_lines(graph.sites)  # type: ignore[assignment]
     names = {short_name(call.op): op_label(call.op) for call in graph.calls}
@@ -101,8 +104,17 @@ def unpacked(
         "arguments": {op: list(known) for op in ops if (known := argument_names(op)) is not None},
         "tables": tables,
         "added": {"summed": summed, "seeds": seeds},
+        **_written(graph),
         **more,
-    }, {**columns, **lines, **repeats}
+    }, {**columns, **lines, **repeats, **modules}
+
+
+def _written(graph: Graph) -> dict[str, Any]:
+    """The calls that write a text, where the run is of that kind: the longest, one row for each call."""
+    longest = max(generations(graph), key=lambda generation: len(generation.scopes), default=None)
+    if longest is None:
+        return {}
+    return {"generation": [list(row) for row in zip(*(column.tolist() for column in longest))]}
 
 
 def handed_out(graph: Graph) -> Any:

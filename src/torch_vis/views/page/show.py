@@ -12,10 +12,10 @@ from html import escape
 from pathlib import Path
 
 from torch_vis.graph.record import Run
-from torch_vis.views.figure.diagram import FigureOptions
+from torch_vis.views.figure.options import FigureOptions
 from torch_vis.views.figure.scene import scene
 from torch_vis.views.figure.svg import svg
-from torch_vis.views.page.page import html, save
+from torch_vis.views.page.page import giver, html, save
 from torch_vis.views.text.module_tree import table
 
 HEIGHT = 640  # pixels in a notebook
@@ -85,15 +85,39 @@ def _has_display() -> bool:
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
+# The cell of the notebook that holds the viewer for all of them.
+_giving: dict[str, str] = {}
+
+
+def _cell() -> str | None:
+    """The cell that runs, where all cells of the notebook are shown in one page; None where that is not known."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    parent = getattr(shell, "parent_header", None) or {}
+    if "google.colab" in sys.modules:
+        return None  # there each cell is a page of its own
+    cell = parent.get("metadata", {}).get("cellId") if isinstance(parent, dict) else None
+    return cell if isinstance(cell, str) else None
+
+
 def notebook_html(run: Run) -> str:
-    """The page in a frame of its own, and below it the picture and the table, which need no script."""
+    """The page in a frame of its own, and below it the picture and the table, which need no script.
+
+    The viewer is in the first cell that shows a page, and all others ask it.
+    """
     picture = svg(scene(run, FigureOptions())) if len(run.graph) else ""
     text = escape(table(run, width=120))
     still = (
         f'<div style="max-height:{TALLEST}px;overflow:auto;background:#fff">{picture}</div>'
         f'<pre style="line-height:1.25;overflow:auto">{text}</pre>'
     )
-    inside = html(run) if 0 < len(run.graph) <= MOST_OPERATIONS else ""
+    cell = _cell()
+    inside = html(run, inside=True, shared=cell is not None) if 0 < len(run.graph) <= MOST_OPERATIONS else ""
     if not inside or len(inside) > LARGEST:
         return still
-    return f"{frame(inside)}<details><summary>As a picture and a table</summary>{still}</details>"
+    script = ""
+    if cell is not None:
+        # The cell that has the viewer has it again when it runs again.
+        _giving.setdefault("cell", cell)
+        script = f"<script>{giver()}</script>" if _giving["cell"] == cell else ""
+    return f"{script}{frame(inside)}<details><summary>As a picture and a table</summary>{still}</details>"

@@ -17,7 +17,8 @@ from torch_vis.graph.module_table import ModuleTable
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import count, duration, inert, size
-from torch_vis.views.figure.diagram import Diagram, FigureOptions, diagram, walk
+from torch_vis.views.figure.diagram import Diagram, diagram, walk
+from torch_vis.views.figure.options import FigureOptions
 from torch_vis.views.figure.palette import STROKE, colors
 from torch_vis.views.figure.scene import box_of, named
 from torch_vis.views.text.breaks import Breaks, names_of
@@ -148,7 +149,7 @@ def mermaid(graph: Graph, metrics: Metrics, options: FigureOptions) -> list[str]
     """The picture as the lines of a Mermaid flowchart."""
     drawn = diagram(graph, options)
     palette = colors(drawn, metrics, options.color)
-    lines = ["flowchart TB"]
+    lines = [f"flowchart {options.direction}"]
     for number in range(len(drawn.columns)):
         lines += _column(drawn, number, palette)
     return lines

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from html import escape
 from math import isfinite
 from textwrap import wrap
 from typing import Any, NamedTuple
@@ -69,6 +70,29 @@ class Listing(NamedTuple):
         """The rows as dictionaries; NaN and infinity, for which JSON has no form, as texts."""
         names = [field.name for field in self.fields]
         return [dict(zip(names, map(json_number, row), strict=True)) for row in self.rows]
+
+
+def html_table(listing: Listing) -> str:
+    """A listing as a table of a notebook; names are text, whatever is in them.
+
+    >>> html_table(Listing("", (Field("a", "a<b"),), [("x",)]))
+    '<table><tr><th style="text-align:left">a&lt;b</th></tr><tr><td style="text-align:left">x</td></tr></table>'
+    """
+    fields, rows = listing.shown()
+    sides = [f'style="text-align:{"left" if field.show is None else "right"}"' for field in fields]
+    titles = [field.full_title for field in fields]
+    lines = [("th", titles), *(("td", row) for row in rows)]
+    body = "".join(
+        "<tr>"
+        + "".join(f"<{tag} {side}>{escape(inert(text))}</{tag}>" for side, text in zip(sides, cells))
+        + "</tr>"
+        for tag, cells in lines
+    )
+    heading = listing.heading or listing.title
+    caption = f'<caption style="text-align:left">{escape(inert(heading))}</caption>' if heading else ""
+    left = len(listing.rows) - len(rows)
+    more = f"<p>… and {left:,} more</p>" if left > 0 else ""
+    return f"<table>{caption}{body}</table>{more}"
 
 
 def json_number(item: Any) -> Any:
