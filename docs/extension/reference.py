@@ -183,7 +183,7 @@ def pages() -> dict[str, str]:
     for entry in shown:
         if "." in entry.name and not entry.name.startswith(("types.", "errors.")):
             by_module.setdefault(entry.name.split(".")[0], []).append(entry.target)
-    report_classes = reports()
+    report_classes = [Report, *reports()]
     rest = [e.target for e in shown if e.name.startswith("types.") and e.target not in report_classes]
     out = {
         "functions": page("Functions", "Every call that begins with `tv.`.", functions),
@@ -196,7 +196,7 @@ def pages() -> dict[str, str]:
         ),
         "world": page("World", "What `tv.join` gives: all ranks of a job.", [tv.World]),
         "comparison": page("Comparison", "What `tv.compare` gives.", [tv.Comparison]),
-        "reports": _reports(report_classes),
+        "reports": _reports(report_classes[1:]),
     }
     for name, items in by_module.items():
         lead = (inspect.getdoc(getattr(tv, name)) or "").split("\n\n")[0]
