@@ -174,7 +174,7 @@ class FakeTwins:
         self._tensors: dict[int, tuple[weakref.ref[Any], FakeTensor, tuple[Any, ...]]] = {}
         self._storages: dict[int, tuple[weakref.ref[Any], torch.UntypedStorage]] = {}
         # addresses of the memory of twins
-        self._own: set[int] = set()
+        self._own: dict[int, weakref.ref[Any]] = {}
         # parameters that had no shape at first: the memory that they get is of this world already
         self.lazy: dict[int, weakref.ref[torch.Tensor]] = {}
         # copies of what lay in the memory that twins stand for; the memory of a twin ends when nothing else holds it
@@ -208,9 +208,10 @@ class FakeTwins:
     def _new_memory(self, storage: torch.UntypedStorage, address: int, size: int) -> torch.UntypedStorage:
         memory = torch.UntypedStorage(size, device="meta")
         own = memory._cdata
-        self._own.add(own)
-        weakref.finalize(memory, self._own.discard, own)
-        forget: Any = partial(self._storages.pop, address)
+        # functions in C; that of weakref.finalize is not
+        forget: Any = partial(self._own.pop, own)
+        self._own[own] = weakref.ref(memory, forget)
+        forget = partial(self._storages.pop, address)
         self._storages[address] = (weakref.ref(storage, forget), memory)
         return memory
 
