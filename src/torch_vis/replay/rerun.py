@@ -484,7 +484,7 @@ def _run(trace: LiveRun, held: KeptTensors, request: Request, basis: Basis | Non
     for key, by in request.replace.items():
         check_replacement(key, by)
     run, results = execute(planner_of(trace, held), request, basis)
-    run.output = _rebuilt(trace, results)
+    run.output = rebuilt(trace, results)
     whole = run.basis
     if whole is not None:
         run._again = lambda replace, keep: _again(
@@ -529,7 +529,7 @@ def _other_sizes(
     )
 
 
-def _rebuilt(trace: LiveRun, results: Mapping[int, torch.Tensor]) -> Any:
+def rebuilt(trace: LiveRun, results: Mapping[int, torch.Tensor]) -> Any:
     """The output with each tensor replaced by that of the new run."""
     if trace.error is not None:
         return None
