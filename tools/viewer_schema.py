@@ -17,6 +17,7 @@ TARGET = ROOT / "viewer" / "src" / "data" / "schema.gen.ts"
 sys.path.insert(0, str(ROOT / "src"))
 
 
+from torch_vis.graph.lifetimes import USE_COLORS  # noqa: E402
 from torch_vis.graph.metrics import METRIC_INFO, MetricInfo  # noqa: E402
 from torch_vis.graph.schema import COLUMNS, SHORT_DTYPE, Flag, Kind, Phase, Role  # noqa: E402
 
@@ -54,6 +55,8 @@ def schema() -> str:
     parts.append(
         f"/** Short names of element types. */\nexport const SHORT_DTYPE: Record<string, string> = {{\n{short}}};\n"
     )
+    colors = "".join(f'  "{color}", // {use.words}\n' for use, color in USE_COLORS.items())
+    parts.append(f"/** Of memory, by use. */\nexport const USE_COLORS = [\n{colors}];\n")
     parts.append(METRIC)
     rows = "".join(f"  {name}: {_metric(info)},\n" for name, info in METRIC_INFO.items())
     parts.append(f"export const METRIC_INFO: Partial<Record<string, MetricInfo>> = {{\n{rows}}};\n")

@@ -31,6 +31,7 @@ _OBJECTS = {
     "open_activations": ("torch_vis.analysis.activations.dataset", "open_activations"),
     "record": ("torch_vis.api", "record"),
     "register_cost": ("torch_vis.ops.cost", "register_cost"),
+    "simulate": ("torch_vis.analysis.ranks.simulate", "simulate"),
     "trace": ("torch_vis.api", "trace"),
 }
 _MODULES = ("advise", "edit", "errors", "hardware", "interfaces", "measure", "stats", "types")

@@ -16,6 +16,7 @@ from torch_vis.analysis.activations.extract import extract as extract
 from torch_vis.analysis.compare.comparison import Comparison as Comparison
 from torch_vis.analysis.compare.comparison import compare as compare
 from torch_vis.analysis.ranks.gathering import join as join
+from torch_vis.analysis.ranks.simulate import simulate as simulate
 from torch_vis.analysis.ranks.world import World as World
 from torch_vis.api import load as load
 from torch_vis.api import record as record

@@ -37,6 +37,20 @@ REPORTS: dict[str, Question] = {
     "latency": Question("torch_vis.analysis.machine.latency:LatencyReport", ("hardware", "calibration")),
     "communication": Question("torch_vis.analysis.ranks.communication:CommunicationReport"),
 }
+# what explains a run: these need its tensors, and take inputs and functions beside the options of the command line
+EXPLANATIONS: dict[str, Question] = {
+    "attribute": Question(
+        "torch_vis.analysis.attribution.methods:AttributionReport",
+        ("method", "target", "at", "steps"),
+        needs_numbers=True,
+    ),
+    "attention": Question(
+        "torch_vis.analysis.attribution.attention:AttentionReport", ("at",), needs_numbers=True
+    ),
+    "logit_lens": Question(
+        "torch_vis.analysis.attribution.lens:LogitLensReport", ("at", "top"), needs_numbers=True
+    ),
+}
 FULL_REPORT = "torch_vis.analysis.full_report:write_report"
 SELECT = "torch_vis.analysis.workbench:Selection"
 SWEEP = "torch_vis.analysis.workbench:SweepReport"

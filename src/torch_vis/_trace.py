@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from torch_vis._reports import EXPLORE, FULL_REPORT, HELP, REPORTS, SELECT, SWEEP, resolved
+from torch_vis._reports import EXPLANATIONS, EXPLORE, FULL_REPORT, HELP, REPORTS, SELECT, SWEEP, resolved
 from torch_vis.errors import UsageError, no_match
 from torch_vis.formats import renderer_called, writer
 from torch_vis.graph.io.atomic import PathLike
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     import pandas
     import torch
 
+    from torch_vis.analysis.attribution.attention import AttentionReport
+    from torch_vis.analysis.attribution.lens import LogitLensReport
+    from torch_vis.analysis.attribution.methods import AttributionReport
     from torch_vis.analysis.fusion.report import FusionReport
     from torch_vis.analysis.gradients.health import HealthReport
     from torch_vis.analysis.gradients.report import GradientsReport
@@ -160,6 +163,106 @@ class Trace(LiveRun):
         options = {"measure": measure, "kwargs": kwargs, "positions": positions, "heads": heads, "dim": dim}
         report: SweepReport = resolved(SWEEP)(self, wanted, edit, args=args, **options)
         return report
+
+    # ---------------------------------------------------------------- explain it
+
+    def attribute(
+        self,
+        method: str = "integrated_gradients",
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        target: Any = None,
+        measure: Callable[[Any], Any] | None = None,
+        output: int | str = 0,
+        at: Any = None,
+        baseline: Any = None,
+        steps: int | None = None,
+        samples: int | None = None,
+        std: float | None = None,
+        seed: int | None = None,
+        window: Any = None,
+        stride: Any = None,
+        relu: bool | None = None,
+        tokens: Sequence[str] | None = None,
+    ) -> AttributionReport:
+        """What the output is due to, at the inputs or at any place of the run.
+
+        ``method`` is ``"saliency"``, ``"gradient"``, ``"input_x_gradient"``, ``"integrated_gradients"`` (``baseline``,
+        ``steps``), ``"smoothgrad"`` (``samples``, ``std``, ``seed``), ``"occlusion"`` (``baseline``, ``window``,
+        ``stride``), ``"grad_cam"`` (``relu``) or ``"conductance"`` (``baseline``, ``steps``), each as Captum has it.
+        ``target`` is the index in the output that is explained, for each sample (by default its greatest), ``measure``
+        a function of the output instead, ``output`` which of several outputs. ``at`` selects modules or operations to
+        attribute to instead of the inputs; where these are indices, it is the embedding. ``args`` and ``kwargs`` are
+        other inputs than the recorded ones, ``baseline`` is a number or inputs, ``tokens`` names positions.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3))
+        >>> report = t.attribute("integrated_gradients", target=1)
+        >>> report["input"].shape, abs(report.error) < 1e-6
+        (torch.Size([1, 3]), True)
+        """
+        options = {
+            "kwargs": kwargs, "target": target, "measure": measure, "output": output, "at": at, "baseline": baseline,
+            "steps": steps, "samples": samples, "std": std, "seed": seed, "window": window, "stride": stride,
+            "relu": relu, "tokens": tokens,
+        }  # fmt: skip
+        report: AttributionReport = self._explained("attribute", method, *args, **options)
+        return report
+
+    def attention(
+        self,
+        at: Any = None,
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        tokens: Sequence[str] | None = None,
+    ) -> AttentionReport:
+        """The attention weights of the run, samples × heads × queries × keys for each module.
+
+        Where the program computed them they are read; where a fused kernel did all at once, they are worked out again
+        from its queries, keys and mask. ``at`` selects modules, by default all; ``tokens`` names the positions.
+
+        >>> import torch, torch_vis as tv
+        >>> t = tv.trace(torch.nn.TransformerEncoderLayer(8, 2, batch_first=True).eval(), torch.randn(1, 5, 8))
+        >>> report = t.attention()
+        >>> {name: tuple(weights.shape) for name, weights in report.weights.items()}
+        {'self_attn': (1, 2, 5, 5)}
+        """
+        report: AttentionReport = self._explained("attention", at, *args, kwargs=kwargs, tokens=tokens)
+        return report
+
+    def logit_lens(
+        self,
+        at: Any = None,
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        output: int | str = 0,
+        top: int = 5,
+        tokens: Sequence[str] | None = None,
+        decode: Callable[[int], str] | None = None,
+    ) -> LogitLensReport:
+        """What the model would say after each layer, if that were the last: the logit lens.
+
+        What a layer gives is put in the place of what the last one gave, and the operations after it (the final
+        normalisation, the unembedding) run as recorded. ``at`` selects the layers in order, by default those of the
+        longest row of modules that hand on tensors of one shape. ``top`` is how many guesses are kept, ``decode`` makes
+        a word of an index, ``tokens`` names the positions of the input.
+
+        >>> import torch, torch_vis as tv
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8), torch.nn.Linear(8, 50))
+        >>> lens = tv.trace(model, torch.randn(1, 4, 8)).logit_lens(at="0 | 1")
+        >>> lens.names, lens["1"].shape
+        (['0', '1'], torch.Size([1, 4, 50]))
+        """
+        options = {"kwargs": kwargs, "output": output, "top": top, "tokens": tokens, "decode": decode}
+        report: LogitLensReport = self._explained("logit_lens", at, *args, **options)
+        return report
+
+    def _explained(self, name: str, *args: Any, **options: Any) -> Any:
+        if self.meta.get("fake"):
+            raise UsageError(
+                f"{name}() needs a run with numbers, and this one followed shapes alone (fake=True)"
+            )
+        return resolved(EXPLANATIONS[name].target)(self, *args, **options)
 
     def release(self) -> None:
         """Let go of the output and of the tensors held for ``check``; the graph and the metrics stay.

@@ -7,6 +7,9 @@
 True
 """
 
+from torch_vis.analysis.attribution.attention import AttentionReport
+from torch_vis.analysis.attribution.lens import LogitLensReport
+from torch_vis.analysis.attribution.methods import AttributionReport
 from torch_vis.analysis.fusion.report import FusionReport
 from torch_vis.analysis.gradients.health import HealthReport
 from torch_vis.analysis.gradients.report import GradientsReport
@@ -24,6 +27,8 @@ from torch_vis.graph.record import Limit, Run
 from torch_vis.graph.schema import Site, TensorType
 
 __all__ = [
+    "AttentionReport",
+    "AttributionReport",
     "Column",
     "CommunicationReport",
     "FusionReport",
@@ -31,6 +36,7 @@ __all__ = [
     "HealthReport",
     "LatencyReport",
     "Limit",
+    "LogitLensReport",
     "MemoryReport",
     "Node",
     "PartitionReport",

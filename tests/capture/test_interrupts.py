@@ -25,6 +25,7 @@ from tests.kit.interrupts import (
     points,
     process_state,
 )
+from torch_vis.capture.fake import FakeTwins, ShapesOnly
 from torch_vis.capture.recording.dispatch_mode import RecordMode
 from torch_vis.capture.undo import Context, Patch, Shared, Undo, context
 from torch_vis.graph.schema import Flag, Kind, Phase, Role
@@ -122,6 +123,39 @@ def test_a_callback_of_ours_at_the_death_of_a_tensor_is_not_in_python() -> None:
         finally:
             sys.setprofile(None)
     assert called == []
+
+
+def test_a_callback_of_ours_at_the_death_of_a_twin_is_not_in_python() -> None:
+    twins = FakeTwins(ShapesOnly())
+    tensors = [torch.ones(2) for _ in range(4)]
+    for tensor in tensors:
+        twins.of(tensor)
+    called: list[str] = []
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_name) if event == "call" else None)
+    try:
+        tensors.clear()
+        tensor = torch.ones(1)
+    finally:
+        sys.setprofile(None)
+    assert called == []
+
+
+def test_the_garbage_collector_of_others_takes_no_interrupt_from_these_tests() -> None:
+    """Python drops what is raised in a callback of the collector, and hypothesis leaves one behind."""
+    called: list[str] = []
+
+    def callback(phase: str, _: Any) -> None:
+        called.append(phase)
+
+    gc.callbacks.append(callback)
+    interrupt = Interrupter()
+    try:
+        assert interrupt(gc.collect, 0.0)
+        assert called == []
+        assert callback in gc.callbacks
+    finally:
+        gc.callbacks.remove(callback)
+        interrupt.close()
 
 
 def test_what_is_recorded_of_an_interrupted_block_is_readable() -> None:

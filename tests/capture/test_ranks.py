@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 import torch_vis as tv
 from tests.kit.ranks import MODES, RANKS, on_ranks, training_step
+from torch_vis.capture.recording.collectives import Pending
 from torch_vis.ops.collectives import collective
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -116,3 +117,141 @@ def wrong_wait(rank: int, count: int) -> str:
 def test_received_bytes_matter_to_the_proof() -> None:
     for told in on_ranks(wrong_wait, 2):
         assert "differ" in told
+
+
+class LateWork:
+    """A handle whose future is done before it says so itself, as gloo's is for a moment."""
+
+    def __init__(self, *, has_future: bool = True) -> None:
+        self.has_future = has_future
+        self.future: torch.futures.Future[int] = torch.futures.Future()
+
+    def is_completed(self) -> bool:
+        return False
+
+    def get_future(self) -> Any:
+        if not self.has_future:
+            raise RuntimeError("a message has none")
+        return self.future
+
+
+def test_what_a_future_says_is_there_has_arrived() -> None:
+    work = LateWork()
+    pending = Pending(0, [], work, 0, 0)
+    assert not pending.is_done()
+    work.future.set_result(1)
+    assert pending.is_done()
+    message = Pending(0, [], LateWork(has_future=False), 0, 0)
+    assert not message.is_done() and not message.has_future
+
+
+def singles(rank: int, count: int) -> dict[str, Any]:
+    """Every way to talk, by itself: traced, proved while the other is elsewhere, joined."""
+    import torch.distributed._functional_collectives as functional
+
+    everyone = list(range(count))
+    x = torch.randn(4, 8, generator=torch.Generator().manual_seed(rank))
+    wide = torch.randn(4 * count, 8, generator=torch.Generator().manual_seed(rank))
+
+    def parts() -> list[torch.Tensor]:
+        return [torch.empty(4, 8) for _ in everyone]
+
+    def filled(run: Any, *shape: int) -> Any:
+        def program() -> torch.Tensor:
+            out = torch.empty(*shape)
+            run(out)
+            return out * 2
+
+        return program
+
+    def listed(run: Any) -> Any:
+        def program() -> torch.Tensor:
+            out = parts()
+            run(out)
+            return sum(out) * 2  # type: ignore[return-value]
+
+        return program
+
+    def changed(run: Any) -> Any:
+        def program() -> torch.Tensor:
+            y = x.clone()
+            run(y)
+            return y * 2
+
+        return program
+
+    def message(y: torch.Tensor) -> None:
+        dist.send(y, 1, tag=7) if rank == 0 else dist.recv(y, 0, tag=7)
+
+    def from_anybody(y: torch.Tensor) -> None:
+        dist.send(y, 0) if rank else dist.recv(y)
+
+    def coalesced() -> torch.Tensor:
+        several = [x.clone(), x.clone()]
+        with dist._coalescing_manager(async_ops=True) as manager:
+            for y in several:
+                dist.all_reduce(y)
+        manager.wait()
+        return several[0] + several[1]
+
+    programs = {
+        "all_reduce": changed(dist.all_reduce),
+        "largest": changed(lambda y: dist.all_reduce(y, op=dist.ReduceOp.MAX)),
+        "coalesced": coalesced,
+        "all_gather": filled(lambda out: dist.all_gather_into_tensor(out, x), 4 * count, 8),
+        "all_gather of a list": listed(lambda out: dist.all_gather(out, x)),
+        "reduce_scatter": filled(lambda out: dist.reduce_scatter_tensor(out, wide), 4, 8),
+        "broadcast": changed(lambda y: dist.broadcast(y, 0)),
+        "all_to_all": filled(lambda out: dist.all_to_all_single(out, wide), 4 * count, 8),
+        "message": changed(message),
+        "message from anybody": changed(from_anybody),
+        "reduce": changed(lambda y: dist.reduce(y, 0)),
+        "gather": listed(lambda out: dist.gather(x, out if rank == 0 else None, 0)),
+        "scatter": filled(
+            lambda out: dist.scatter(out, [*wide.chunk(count)] if rank == 0 else None, 0), 4, 8
+        ),
+        "barrier": changed(lambda y: dist.barrier()),
+        "functional all_reduce": lambda: functional.all_reduce(x, "sum", everyone) * 2,
+        "functional all_gather": lambda: functional.all_gather_tensor(x, 0, everyone) * 2,
+        "functional reduce_scatter": lambda: functional.reduce_scatter_tensor(wide, "sum", 0, everyone) * 2,
+    }
+    results = {}
+    for name, program in programs.items():
+        t = tv.trace(program)
+        t.check()
+        world = tv.join(t)
+        if world is not None:
+            agreement = world.check()
+            assert agreement.exact + agreement.summed == len(world.meetings) == 1, (name, agreement)
+        (row,) = t.communication().exchanges
+        assert row.members == (0, 1) and row.waited_ns is not None, name
+        results[name] = (row.kind, row.bytes, row.sent_bytes, row.peer, row.tag, row.reduction)
+    return results
+
+
+def test_every_collective_by_itself() -> None:
+    first, second = on_ranks(singles, 2)
+    # of two ranks, a tensor of 128 bytes on each: what the message is, and what each sends of it
+    both = {
+        "all_reduce": ("all_reduce", 128, 128, None, 0, "sum"),
+        "largest": ("all_reduce", 128, 128, None, 0, "max"),
+        "coalesced": ("all_reduce", 256, 256, None, 0, "sum"),
+        "all_gather": ("all_gather", 256, 128, None, 0, None),
+        "all_gather of a list": ("all_gather", 256, 128, None, 0, None),
+        "reduce_scatter": ("reduce_scatter", 256, 128, None, 0, "sum"),
+        "broadcast": ("broadcast", 128, 64, 0, 0, None),
+        "all_to_all": ("all_to_all", 256, 128, None, 0, None),
+        "reduce": ("reduce", 128, 64, 0, 0, "sum"),
+        "barrier": ("barrier", 0, 0, None, 0, None),
+        "functional all_reduce": ("all_reduce", 128, 128, None, 0, "sum"),
+        "functional all_gather": ("all_gather", 256, 128, None, 0, None),
+        "functional reduce_scatter": ("reduce_scatter", 256, 128, None, 0, "sum"),
+    }
+    one_sided = {
+        "message": (("send", 128, 128, 1, 7, None), ("recv", 128, 0, 0, 7, None)),
+        "message from anybody": (("recv", 128, 0, 1, 0, None), ("send", 128, 128, 0, 0, None)),
+        "gather": (("gather", 128, 0, 0, 0, None), ("gather", 128, 128, 0, 0, None)),
+        "scatter": (("scatter", 128, 128, 0, 0, None), ("scatter", 128, 0, 0, 0, None)),
+    }
+    assert first == {**both, **{name: rows[0] for name, rows in one_sided.items()}}
+    assert second == {**both, **{name: rows[1] for name, rows in one_sided.items()}}

@@ -359,6 +359,8 @@ class Interrupter:
         assert sender.stdin is not None and sender.stdout is not None
         was = signal.signal(signal.SIGINT, signal.default_int_handler)
         came, after = False, 0
+        # Python drops what is raised in one that is in Python, and hypothesis leaves one behind for the whole process
+        of_others, gc.callbacks[:] = list(gc.callbacks), []
         try:
             try:
                 sender.stdin.write(f"{delay}\n")
@@ -370,5 +372,6 @@ class Interrupter:
                 came = True
             sender.stdout.readline()
         finally:
+            gc.callbacks[:] = of_others
             signal.signal(signal.SIGINT, was)
         return came

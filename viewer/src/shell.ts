@@ -22,10 +22,12 @@ import { ModuleTable } from "./panels/modules.ts";
 import { SearchBox } from "./panels/searchbox.ts";
 import { Summary } from "./panels/summary.ts";
 import { Timeline } from "./panels/timeline.ts";
+import { TokenChart } from "./panels/tokens.ts";
 import type { Box } from "./tree/box.ts";
 import { depthOf, eachShown, openingOf, restore, snapshot, type Openings } from "./tree/expansion.ts";
 
-const DOCKS = ["memory", "time"];
+const DOCKS = ["tokens", "memory", "time"];
+const HIGH = 800; // pixels of a window that has room for a chart below the graph from the start
 const NARROW = 820; // pixels: below, the side panel lies on the graph
 
 export class Shell {
@@ -36,6 +38,7 @@ export class Shell {
   readonly search: SearchBox;
   readonly timeline: Timeline;
   readonly flame: FlameChart;
+  readonly tokens: TokenChart;
   readonly help = helpSheet();
   readonly legend = h("div", { class: "legend" });
   readonly toast = h("div", { class: "toast", hidden: true, role: "status" });
@@ -67,6 +70,7 @@ export class Shell {
     this.summary = new Summary(app, go, goScope, (query, heat) => this.ask(query, heat));
     this.search = new SearchBox(app, go, goScope, () => this.view.redraw());
     this.timeline = new Timeline(app, go);
+    this.tokens = new TokenChart(app, goScope);
     this.flame = new FlameChart(app, go, (scope, phase) => void this.goScope(scope, false, phase));
     new ResizeObserver(() => this.dock.style.setProperty("--list", `${this.timeline.list.offsetWidth}px`)).observe(
       this.timeline.list,
@@ -168,11 +172,12 @@ export class Shell {
     }
     tabs.append(button("»", "Hide this panel", () => this.showSide(false), { class: "icon hide" }));
     const dockTabs = h("div", { class: "dock-tabs" });
-    for (const [name, label] of [
-      ["memory", "Memory timeline"],
-      ["time", "Time flame chart"],
+    for (const [name, label, key] of [
+      ...(this.tokens.isKnown ? [["tokens", "Tokens", "k"]] : []),
+      ["memory", "Memory timeline", "m"],
+      ["time", "Time flame chart", "t"],
     ]) {
-      const tab = button(label, `${label} (${name[0]})`, () => this.toggleDock(name));
+      const tab = button(label, `${label} (${key})`, () => this.toggleDock(name));
       this.dockTabs.set(name, tab);
       dockTabs.append(tab);
     }
@@ -383,17 +388,20 @@ export class Shell {
     this.later();
   }
 
-  /** Show the charts below: "memory", "time", both as "memory+time", or none. */
+  /** Show the charts below: "tokens", "memory", "time", several as "memory+time", or none. */
   showDock(names: string): void {
-    const wanted = DOCKS.filter((name) => names.split("+").includes(name));
+    const wanted = DOCKS.filter(
+      (name) => names.split("+").includes(name) && (name !== "tokens" || this.tokens.isKnown),
+    );
     if (this.docked.includes("memory") && !wanted.includes("memory")) this.timeline.clear();
     this.docked = wanted.join("+");
     this.dock.hidden = !wanted.length;
     this.dock.classList.toggle("both", wanted.length > 1);
+    this.dock.classList.toggle("tokens", this.docked === "tokens");
     for (const [other, tab] of this.dockTabs) tab.setAttribute("aria-pressed", String(wanted.includes(other)));
-    const panels = wanted.map((name) => (name === "memory" ? this.timeline : this.flame));
+    const panels = wanted.map((name) => ({ tokens: this.tokens, memory: this.timeline, time: this.flame })[name]!);
     replace(this.dock, this.dockGrip, ...panels.map((panel) => panel.element));
-    this.timeline.follows = wanted.length > 1;
+    this.timeline.follows = wanted.includes("memory") && wanted.includes("time");
     for (const panel of panels) panel.show();
     this.view.redraw();
     this.later();
@@ -504,13 +512,16 @@ export class Shell {
         });
     app.setHeat(wanted.heat);
     this.drawLegend();
+    // A run that writes a text is about its tokens.
+    const dock = hash.length > 1 ? wanted.dock : innerHeight >= HIGH ? "tokens" : "";
+    if (dock === "tokens") this.showDock(dock);
     app.room = wanted.room ?? view.room;
     app.lower = wanted.lower;
     let seen: Box | null = null;
     if (wanted.open || wanted.node >= 0 || wanted.selected) await app.relayout();
     else seen = await openFirstView(app, view);
     if (wanted.heat) app.setHeat(wanted.heat);
-    this.showDock(wanted.dock);
+    this.showDock(dock);
     if (wanted.brush && wanted.dock.includes("memory")) this.timeline.setBrush(...wanted.brush);
     this.modules.order = wanted.sort;
     this.search.show(wanted.query);

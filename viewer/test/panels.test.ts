@@ -118,7 +118,7 @@ test("a partition says that a graph break ends it", () => {
   const root = rootBox(new Forest(run, [0]));
   assert.deepEqual(
     root.children.map((box) => box.type),
-    ["⚡ graph break: Data-dependent branching", "partition 1"],
+    ["⚡ ended by Data-dependent branching", "partition 1"],
   );
   assert.equal(run.partitionScope(0), 1);
 });

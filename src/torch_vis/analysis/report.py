@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from torch_vis._deprecated import Renamed
 from torch_vis.errors import UsageError, no_match
+from torch_vis.graph.io.atomic import replacing
 from torch_vis.graph.text import inert
 from torch_vis.views.charts.chart import Chart, draw
+from torch_vis.views.charts.maps import Picture
 from torch_vis.views.text.table_layout import Listing, table
 
 if TYPE_CHECKING:
@@ -29,7 +33,7 @@ SCALARS = (int, float, bool)
 SCALAR_TYPES = frozenset({"int", "float", "bool", "int | None", "float | None", "bool | None"})
 
 
-class Charts(Mapping[str, Chart]):
+class Charts(Mapping[str, Any]):
     """Charts by name, each built when it is asked for: to list their names costs nothing.
 
     >>> from torch_vis.views.charts.chart import Axis
@@ -38,10 +42,10 @@ class Charts(Mapping[str, Chart]):
     (['timeline'], 'Memory')
     """
 
-    def __init__(self, **builders: Callable[[], Chart]) -> None:
+    def __init__(self, **builders: Callable[[], Chart | Picture]) -> None:
         self._builders = builders
 
-    def __getitem__(self, name: str) -> Chart:
+    def __getitem__(self, name: str) -> Chart | Picture:
         return self._builders[name]()
 
     def __iter__(self) -> Iterator[str]:
@@ -73,7 +77,7 @@ class Report(Renamed):
         """The rows as they are printed in so many columns, where that is not all of them."""
         return self.listings()
 
-    def charts(self) -> Mapping[str, Chart]:
+    def charts(self) -> Mapping[str, Any]:
         """The charts that can be drawn, by name, built when asked for: ``figure(chart=…)`` takes one of these names."""
         return Charts()
 
@@ -109,7 +113,8 @@ class Report(Renamed):
         name = next(iter(result)) if chart is None else chart
         if name not in result:
             raise no_match("chart", str(name), [*result])
-        return draw(result[name], renderer)
+        drawn = result[name]
+        return drawn.draw(renderer) if isinstance(drawn, Picture) else draw(drawn, renderer)
 
     def figures(self) -> dict[str, int | float | bool | None]:
         """What it all comes to as numbers: every public attribute of the report that is one, with its unit in the name.
@@ -160,6 +165,42 @@ class Report(Renamed):
     def __repr__(self) -> str:
         facts = ", ".join(f"{name}: {fact}" for name, fact in list(self.facts().items())[:3])
         return inert(f"<{type(self).__name__} {facts}>") if facts else f"<{type(self).__name__}>"
+
+
+class MapReport(Report):
+    """A report whose charts are pictures: notebooks show the first, and ``save`` writes them all to a page."""
+
+    def html(self) -> str:
+        """All pictures and the tables as one piece of HTML that needs nothing from elsewhere."""
+        pictures = [drawn.draw("html") for drawn in self.charts().values() if isinstance(drawn, Picture)]
+        text = f'<pre style="font:12px/1.4 ui-monospace,monospace">{escape(self.table())}</pre>'
+        return "\n".join([*pictures, text])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the pictures: a page (``.html``) with all of them, or the first as ``.png``, ``.svg`` or ``.pdf``.
+
+        >>> import os, tempfile, torch, torch_vis as tv
+        >>> path = os.path.join(tempfile.mkdtemp(), "saliency.html")
+        >>> t = tv.trace(torch.nn.Conv2d(3, 2, 3), torch.ones(1, 3, 8, 8))
+        >>> t.attribute("saliency", measure=lambda y: y.sum()).save(path)
+        >>> open(path).read()[:15]
+        '<!doctype html>'
+        """
+        ending = os.path.splitext(os.fspath(path))[1]
+        if ending in (".png", ".svg", ".pdf"):
+            self.figure("matplotlib").savefig(path)
+            return
+        if ending != ".html":
+            raise no_match("ending", ending, [".html", ".png", ".svg", ".pdf"])
+        title = escape(inert(self.title))
+        with replacing(path) as file:
+            page = f"<!doctype html>\n<meta charset=utf-8><title>{title}</title>\n{self.html()}\n"
+            file.write(page.encode())
+
+    def _repr_html_(self) -> str:
+        first = next(iter(self.charts().values()), None)
+        drawn = first.draw("html") if isinstance(first, Picture) else ""
+        return f"{drawn}<pre>{escape(self.table())}</pre>"
 
 
 def _returns(item: object) -> str | None:

@@ -9,13 +9,15 @@ attributes of modules) is put back at the end, also after an exception.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache, partial
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -31,6 +33,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_vis.capture.compilers.interpreter import ProgramRun
 from torch_vis.capture.compilers.program import Subgraph
+from torch_vis.capture.fake_ranks import (
+    Building,
+    Ready,
+    StageShapes,
+    as_ranks_see,
+    fake_rank,
+    make_optimizer_state,
+    talk,
+    until_ready,
+    watched,
+)
 from torch_vis.capture.known_numbers import (
     MISSING,
     MOST_ELEMENTS,
@@ -41,11 +54,14 @@ from torch_vis.capture.known_numbers import (
 from torch_vis.capture.modes import kept_after_interrupt, modes_aside, put_on
 from torch_vis.capture.recording.dispatch_mode import is_wrapper
 from torch_vis.capture.recording.source_lines import TORCH, kind_of, resolve
+from torch_vis.capture.recording.user_functions import held_modules
 from torch_vis.capture.session import Capture, CapturedRun, name_inputs
 from torch_vis.capture.state import StateSnapshot, is_lazy
 from torch_vis.capture.undo import Context, Undo, context
 from torch_vis.errors import CaptureFailed, UsageError
-from torch_vis.graph.record import Limit
+from torch_vis.graph.graph import GraphBuilder
+from torch_vis.graph.metrics import Metrics
+from torch_vis.graph.record import Limit, Run
 from torch_vis.graph.schema import Site
 from torch_vis.ops.higher_order import TABLE
 
@@ -63,10 +79,11 @@ UNSUPPORTED = (UnsupportedFakeTensorException, UnsupportedOperatorException)
 class FakeTensors(Context["FakeTensors"]):
     """A stretch without numbers: ``below`` and ``above`` are the modes on either side of the recorder's."""
 
-    def __init__(self, assume: Mapping[str, str] | None = None) -> None:
+    def __init__(self, assume: Mapping[str, str] | None = None, *, shapes: StageShapes | None = None) -> None:
         self.below = ShapesOnly(assumption(assume))
         self.twins = FakeTwins(self.below)
         self.above = TwinMode(self.twins)
+        self._shapes = shapes
 
     @property
     def limits(self) -> list[str]:
@@ -90,6 +107,7 @@ class FakeTensors(Context["FakeTensors"]):
         undo.enter(_as_foreach_sees())
         undo.enter(_as_transformers_sees(self.twins))
         undo.enter(numbers_for_python(self.below.known, self.twins.of))
+        undo.enter(as_ranks_see(self, self._shapes))
         undo.enter(_quiet())
         put_on(undo, self.below)
         return self
@@ -129,6 +147,8 @@ class ShapesOnly(FakeTensorMode):
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:
                 return out
+        if plan.talks:
+            return talk(known, func, args, lambda: self._on_shapes(func, types, args, kwargs))
         out = self._on_shapes(func, types, args, kwargs)
         if type(out) is FakeTensor and out.constant is not None:
             real, out.constant = out.constant, None
@@ -174,7 +194,7 @@ class FakeTwins:
         self._tensors: dict[int, tuple[weakref.ref[Any], FakeTensor, tuple[Any, ...]]] = {}
         self._storages: dict[int, tuple[weakref.ref[Any], torch.UntypedStorage]] = {}
         # addresses of the memory of twins
-        self._own: set[int] = set()
+        self._own: dict[int, weakref.ref[Any]] = {}
         # parameters that had no shape at first: the memory that they get is of this world already
         self.lazy: dict[int, weakref.ref[torch.Tensor]] = {}
         # copies of what lay in the memory that twins stand for; the memory of a twin ends when nothing else holds it
@@ -208,9 +228,10 @@ class FakeTwins:
     def _new_memory(self, storage: torch.UntypedStorage, address: int, size: int) -> torch.UntypedStorage:
         memory = torch.UntypedStorage(size, device="meta")
         own = memory._cdata
-        self._own.add(own)
-        weakref.finalize(memory, self._own.discard, own)
-        forget: Any = partial(self._storages.pop, address)
+        # functions in C; that of weakref.finalize is not
+        forget: Any = partial(self._own.pop, own)
+        self._own[own] = weakref.ref(memory, forget)
+        forget = partial(self._storages.pop, address)
         self._storages[address] = (weakref.ref(storage, forget), memory)
         return memory
 
@@ -689,3 +710,79 @@ def run_subgraph(subgraph: Subgraph) -> CapturedRun:
     undecided = [row.without_numbers for name, row in TABLE.items() if row.without_numbers and name in called]
     run.limits += (SUBGRAPH_LIMIT, *(Limit(text, kind="shapes") for text in undecided))
     return captured
+
+
+# ---------------------------------------------------------------- one rank of a simulated world
+
+
+class SimulatedRun(NamedTuple):
+    """One rank of a world that is not there: what ran, and what the program asked for about its place."""
+
+    run: Run
+    building: Building
+
+
+def simulated_run(
+    make: Callable[[Any], Any],
+    batch: Any,
+    mesh: Mapping[str, int],
+    rank: int,
+    *,
+    shapes: StageShapes,
+    assume: Mapping[str, str] | None = None,
+    prepare: Callable[[Any], None] | None = None,
+    record: bool = True,
+) -> SimulatedRun:
+    """Run a step as one rank of a mesh by shapes: ``make(mesh)`` builds it, ``batch`` is what it is called with.
+
+    It is a step from the middle of a training: the optimizers have their state, gradients their buckets, stages their
+    shapes. ``prepare`` gets the step before it runs; without ``record`` only the shapes of a pipeline are worked out.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+
+    building = Building()
+    with fake_rank(rank, math.prod(mesh.values())):
+        # before modules of torch's are patched
+        layout = init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
+        axes = {frozenset(torch.distributed.get_process_group_ranks(layout.get_group(a))): a for a in mesh}
+        with watched(building, axes if len(mesh) > 1 else {}), FakeTensors(assume, shapes=shapes) as fake:
+            with _with_mode(fake.above):
+                step = make(layout)
+                if not callable(step):
+                    raise UsageError(
+                        f"make(mesh) gives the step, a callable of the batch, not {type(step).__name__}"
+                    )
+                if prepare is not None:
+                    prepare(step)
+                for optimizer in building.optimizers:
+                    make_optimizer_state(optimizer)
+                _warm_up(step, batch, building)
+            if not record:
+                return SimulatedRun(Run(GraphBuilder().build(), Metrics()), building)
+            capture = Capture(keep=False, substitutes=fake.above, known=held_modules(step))
+            capture.inputs = name_inputs(step, (batch,), {}) if batch is not None else []
+            capture.run(_called(step, batch), backward=False, loss=None, partial=False)
+            run = capture.finish().run
+    run.meta.update(fake=True, simulated=True)
+    run.limits += (*fake.limits, FAKE_LIMIT)
+    return SimulatedRun(run, building)
+
+
+def _called(step: Callable[..., Any], batch: Any) -> Callable[[], Any]:
+    return step if batch is None else lambda: step(batch)
+
+
+@context
+def _with_mode(undo: Undo, mode: Any) -> None:
+    put_on(undo, mode)
+
+
+def _warm_up(step: Callable[..., Any], batch: Any, building: Building) -> None:
+    """Do what only the first step does: pipelines learn their shapes, replicated models the order of gradients."""
+    if building.pipelines:
+        with suppress(Ready), until_ready():
+            _called(step, batch)()
+    elif building.replicas:
+        _called(step, batch)()
+        for model in building.replicas:
+            model.reducer._rebuild_buckets()

@@ -52,6 +52,7 @@ TAKEN = {
     os.path.join("transformers", "optimization.py"): 1.0,
     os.path.join("torch", "amp", "grad_scaler.py"): 0.0,
 }
+WAITED_FOR_LATER = "_c10d_functional::_wrap_tensor_autograd"
 ASSUMPTIONS = {"tokens": ("balanced", "worst")}
 """What can be assumed of numbers that are not known, and how."""
 
@@ -77,6 +78,8 @@ class Plan(NamedTuple):
     written: tuple[int | str, ...]
     chooses: int | None
     composite: bool = False
+    talks: bool = False
+    """Whether it is a collective that fills its arguments, or the wrapper of one that is waited for later."""
 
 
 class KnownNumbers:
@@ -130,6 +133,13 @@ class KnownNumbers:
         """Let these be the numbers of a fake tensor."""
         tensor._numbers = RealTwin(real, valid)
 
+    @staticmethod
+    def forget(tensor: Any) -> None:
+        """Nothing is known of a tensor, and of what shares its memory, any more."""
+        numbers = tensor.__dict__.get("_numbers")
+        if numbers is not None:
+            numbers.valid[0] = False
+
     # ---------------------------------------------------------------- one operation
 
     def plan(self, func: Any) -> Plan:
@@ -162,6 +172,8 @@ class KnownNumbers:
             # of the first argument it looks at the shape alone
             if self.assume is not None or not out.dtype.is_floating_point:
                 self._fill(func, args, kwargs, out)
+            return
+        if func is aten.resize_.default and _keeps_shape(args):
             return
         if not plan.followed or not self._are_known(args):
             if plan.written:
@@ -395,6 +407,12 @@ def assumption(assume: Mapping[str, str] | None) -> str | None:
     return assume.get("tokens")
 
 
+def _keeps_shape(args: Any) -> bool:
+    """Whether a tensor is resized to the shape that its numbers have."""
+    known = KnownNumbers.of(args[0])
+    return known is not None and tuple(args[1]) == tuple(known.shape)
+
+
 def _often(times: int) -> str:
     return f" ({times:,} times)" if times > 1 else ""
 
@@ -415,7 +433,8 @@ def _plan(func: Any) -> Plan:
     composite = namespace == "aten" and func.has_kernel_for_dispatch_key(
         torch._C.DispatchKey.CompositeImplicitAutograd
     )
-    return Plan(followed, by_numbers, tuple(written), CHOICES.get(func), composite)
+    talks = namespace == "c10d" or schema.name == WAITED_FOR_LATER
+    return Plan(followed, by_numbers, tuple(written), CHOICES.get(func), composite, talks)
 
 
 def _returns_written(func: Any) -> bool:

@@ -13,6 +13,7 @@ from torch_vis.errors import UsageError
 from torch_vis.graph.call import Call, Slot, short_name
 from torch_vis.graph.graph import Graph, Value
 from torch_vis.graph.metrics import Metrics
+from torch_vis.graph.repeats import cache_blocks
 from torch_vis.graph.schema import Flag, Kind, Phase, Role, Site, TensorType
 from torch_vis.graph.types import Bools, Ints
 
@@ -99,7 +100,7 @@ class Use(IntEnum):
     ``SAVED`` was made by a forward operation and is read by a backward one later; ``ACTIVATION`` was made forward and
     is not. ``GRADIENT`` is a ``.grad`` at some time; whatever else backward or the optimizer make is ``TEMPORARY``.
     ``BUFFER`` is all that comes from outside and is neither parameter, gradient nor optimizer state: buffers, inputs,
-    constants.
+    constants. ``CACHE`` is what a model that writes a text keeps from one token to the next.
     """
 
     PARAMETER = 0
@@ -109,6 +110,7 @@ class Use(IntEnum):
     SAVED = 4
     ACTIVATION = 5
     TEMPORARY = 6
+    CACHE = 7
 
     @property
     def words(self) -> str:
@@ -124,6 +126,18 @@ WORDS = {
     Use.SAVED: "saved for backward",
     Use.ACTIVATION: "activation",
     Use.TEMPORARY: "temporary",
+    Use.CACHE: "KV cache",
+}
+# The same on the page and in every chart.
+USE_COLORS = {
+    Use.PARAMETER: "#8a94a3",
+    Use.OPTIMIZER_STATE: "#9b6cc9",
+    Use.BUFFER: "#c9b184",
+    Use.GRADIENT: "#dd8a2c",
+    Use.SAVED: "#2f86c8",
+    Use.ACTIVATION: "#5f9e35",
+    Use.TEMPORARY: "#cf3f49",
+    Use.CACHE: "#12908e",
 }
 ROLES = {
     Use.PARAMETER: Role.PARAMETER,
@@ -254,6 +268,7 @@ class Lifetimes:
         use[forward & saved] = Use.SAVED
         for role, meaning in ((Role.BUFFER, Use.BUFFER), (Role.OPTIMIZER_STATE, Use.OPTIMIZER_STATE)):
             use[self._has(graph.value_role == role)] = meaning
+        use[cache_blocks(graph)] = Use.CACHE
         kept = (graph.value_role == Role.GRADIENT) & (graph.value_name >= 0)
         kept[self._results("gradient")] = True
         use[self._has(kept)] = Use.GRADIENT

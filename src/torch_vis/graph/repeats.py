@@ -1,4 +1,4 @@
-"""Which parts of a run do the same: fingerprints of scopes, and repeated stretches in a sequence of them."""
+"""Which parts of a run do the same: fingerprints of scopes, repeated stretches of them, calls that write a text."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from torch_vis.graph import Graph
 from torch_vis.graph.schema import Flag
+from torch_vis.graph.types import Bools, Ints
 
 # Boxes that a person takes in at once; where there would be more, only operators have to agree, not shapes.
 ROOM = 44
@@ -21,6 +22,8 @@ FEWEST_OPERATIONS = 4  # so many equal steps of plain operations in a row are dr
 FEWEST_STEPS = 3  # for a stretch of several modules; two neighbours of one kind are enough
 FEWEST_NEIGHBOURS = 5  # numbered neighbours of one class, among which the few that differ count as equal
 SHARE_OF_ODD = 0.25  # more of them that differ, and they do not
+FEWEST_CALLS = 2  # of a model that writes a text
+FIRST = 200  # operations of a call among which the first that has tokens is looked for
 
 
 class Stretch(NamedTuple):
@@ -331,3 +334,104 @@ def mix(number: Any) -> Any:
     number = (number + _P) * np.uint64(0xBF58476D1CE4E5B9)
     number = (number ^ (number >> np.uint64(29))) * np.uint64(0x94D049BB133111EB)
     return number ^ (number >> np.uint64(32))
+
+
+class Generation(NamedTuple):
+    """The calls of one model that write a text: prefill first, then a decode step for each further token."""
+
+    scopes: Ints
+    """The calls, in order."""
+    tokens: Ints
+    """How many tokens each call is given: several, then one each."""
+    start: Ints
+    """The first operation of each call."""
+    end: Ints
+    """The operation after the last of each call."""
+
+
+def generations(graph: Graph) -> list[Generation]:
+    """Calls of one model on a text and then on one token after another; a model that writes several texts is there once.
+
+    >>> import torch, torch_vis as tv
+    >>> model = torch.nn.Linear(4, 4)
+    >>> t = tv.trace(lambda: [model(torch.ones(1, size, 4)) for size in (5, 1, 1)])
+    >>> [generation.tokens.tolist() for generation in generations(t.graph)]
+    [[5, 1, 1]]
+    """
+    if len(graph.scope_call) < 1 + FEWEST_CALLS:
+        return []
+    outermost: dict[int, list[int]] = {}
+    for scope in np.flatnonzero(graph.scope_parent == 0).tolist():
+        if graph.modules[graph.scope_module[scope]].kind == "module":
+            outermost.setdefault(int(graph.scope_module[scope]), []).append(scope)
+    several = [scopes for scopes in outermost.values() if len(scopes) >= FEWEST_CALLS]
+    if not several:
+        return []
+    entered = graph.tree.enter[graph.node_scope]
+    order = np.argsort(entered, kind="stable")
+    result = []
+    for scopes in several:
+        begin = np.searchsorted(entered[order], graph.tree.enter[scopes])
+        end = np.searchsorted(entered[order], graph.tree.leave[scopes])
+        if (begin == end).any():
+            continue
+        inside = [order[a:b] for a, b in zip(begin.tolist(), end.tolist())]
+        tokens = [_tokens(graph, nodes[:FIRST]) for nodes in inside]
+        if tokens[0] is not None and tokens[0] > 1 and all(count == 1 for count in tokens[1:]):
+            first, last = (np.array([step(nodes) for nodes in inside]) for step in (np.min, np.max))
+            result.append(Generation(np.array(scopes), np.array(tokens), first, last + 1))
+    return result
+
+
+def _tokens(graph: Graph, nodes: Ints) -> int | None:
+    """How many tokens a call is about: the second size of the first tensor of three that is computed in it."""
+    for node in nodes[graph.node_flags[nodes] & Flag.VIEW == 0].tolist():
+        for value in graph.out_value[graph.out_start[node] : graph.out_start[node + 1]].tolist():
+            row = graph.types[graph.value_type[value]]
+            if len(row.shape) == 3 and "float" in row.dtype:
+                return int(row.shape[1])
+    return None
+
+
+def cache_blocks(graph: Graph) -> Bools:
+    """Which blocks of memory are the cache of keys and values of a model that writes a text.
+
+    A block counts if a call of the model makes or fills it, it outlives that call, and nothing but the model reads it:
+    what a model hands out is read by the program that called it.
+    """
+    count = len(graph.storage_bytes)
+    result = np.zeros(count, dtype=bool)
+    for generation in generations(graph):
+        call = _call_of(graph, generation)
+        made = graph.value_producer >= 0
+        writer = np.full(len(graph.value_type), -1, dtype=np.int64)
+        writer[made] = call[graph.value_producer[made]]
+        block = graph.value_storage.astype(np.int64)
+        outlives = np.zeros(count, dtype=bool)
+        filled = writer >= 0
+        last = generation.end[writer[filled]]
+        outlives[block[filled][graph.storage_death[block[filled]] > last]] = True
+        # a block that comes from outside is a cache only if several calls write to it
+        outside = np.zeros(count, dtype=bool)
+        outside[block[made & (writer < 0)]] = True
+        outside |= graph.storage_birth < 0
+        lowest = np.full(count, len(generation.scopes))
+        highest = np.full(count, -1)
+        np.minimum.at(lowest, block[filled], writer[filled])
+        np.maximum.at(highest, block[filled], writer[filled])
+        rows = call[graph.in_node] < 0
+        elsewhere = np.zeros(count, dtype=bool)
+        elsewhere[block[graph.in_value[rows]]] = True
+        read = np.zeros(count, dtype=bool)
+        read[block[graph.in_value[~rows]]] = True
+        result |= outlives & read & ~elsewhere & (~outside | (highest > lowest))
+    return result
+
+
+def _call_of(graph: Graph, generation: Generation) -> Ints:
+    """For each operation the number of the call that it is in, -1 outside of all."""
+    entered = graph.tree.enter[graph.node_scope]
+    starts = graph.tree.enter[generation.scopes]
+    number = np.searchsorted(starts, entered, side="right") - 1
+    inside = (number >= 0) & (entered < graph.tree.leave[generation.scopes[np.maximum(number, 0)]])
+    return np.where(inside, number, -1)

@@ -87,17 +87,28 @@ class UnionGraph:
         ]
         return Metrics({column.name: column for column in columns})
 
-    def reads_of_removed(self) -> list[int]:
-        """What operations of both runs read in ``a`` that only ``a`` computed: operation and value in turn."""
-        a, to_b = self.a, self.to_b
-        # the last entry is for values that no operation made
-        removed = np.append(to_b < 0, False)
-        views = plain_views(a)
-        values = roots(a, views)[a.in_value]
-        lost = (to_b[a.in_node] >= 0) & removed[a.value_producer[values]]
-        lost &= (a.in_kind != Kind.SHAPE) & ~views[a.in_node]
-        pairs = np.stack([self.node_of_a[a.in_node[lost]], self._value_of_a[values[lost]]], axis=1)
-        return [int(index) for index in np.unique(pairs, axis=0).ravel()]
+    def reads_of_one(self) -> tuple[list[int], list[int]]:
+        """What operations of both runs read in ``a`` alone, and in ``b`` alone: operation and value in turn.
+
+        A value that both runs computed counts as well where the operation reads it in one of them only.
+        """
+        reads_a, pairs_a = self._reads(self.a, self.node_of_a, self._value_of_a)
+        values_b = np.arange(len(self.b.value_type))
+        reads_b, pairs_b = self._reads(self.b, self.node_of_b, values_b)
+        both = np.isin(self.node_of_b[: len(self.b)], self.node_of_a)
+        of_a = (self.to_b[reads_a] >= 0) & ~np.isin(_keys(pairs_a), _keys(pairs_b))
+        of_b = both[reads_b] & ~np.isin(_keys(pairs_b), _keys(pairs_a))
+        return _in_turn(pairs_a[of_a][:, ::2]), _in_turn(pairs_b[of_b][:, ::2])
+
+    def _reads(self, graph: Graph, node_of: Ints, value_of: Ints) -> tuple[Ints, Ints]:
+        """Each reading of what an operation made: the reader in its own graph; reader, producer and value in the union."""
+        views = plain_views(graph)
+        values = roots(graph, views)[graph.in_value]
+        producer = graph.value_producer[values]
+        rows = (producer >= 0) & (graph.in_kind != Kind.SHAPE) & ~views[graph.in_node]
+        reader = graph.in_node[rows]
+        pairs = np.stack([node_of[reader], node_of[producer[rows]], value_of[values[rows]]], axis=1)
+        return reader, pairs
 
     def recomputed(self) -> Bools:
         """Which scopes backward recomputed: of those that both runs have, in ``b``."""
@@ -263,3 +274,13 @@ def _scope_keys(graph: Graph) -> list[tuple[str, bool, int]]:
 def _name_inside(path: str, parent: str) -> str:
     """The name of a module within its parent."""
     return path.removeprefix(f"{parent}.") if parent else path
+
+
+def _keys(pairs: Ints) -> Ints:
+    """One number for each pair of a reader and a producer."""
+    keys: Ints = (pairs[:, 0].astype(np.int64) << 32) | pairs[:, 1]
+    return keys
+
+
+def _in_turn(pairs: Ints) -> list[int]:
+    return [int(index) for index in np.unique(pairs, axis=0).ravel()]

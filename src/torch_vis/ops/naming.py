@@ -6,7 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -14,7 +14,8 @@ import numpy as np
 
 from torch_vis.graph import Graph
 from torch_vis.graph.call import short_name
-from torch_vis.graph.schema import Flag, Phase
+from torch_vis.graph.repeats import generations
+from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import source_text
 
 # What a program calls the operators that torch has a private name for, where no rule below gives it.
@@ -41,8 +42,6 @@ RULES = (
 )
 LONGEST_HEAD = 48
 MOST_RUNS = 4
-FEWEST_CALLS = 2
-FIRST = 200  # operations of a call among which the first that has tokens is looked for
 
 
 @cache
@@ -115,8 +114,8 @@ class ScopeLabels:
         self.texts: list[str] = []
         self._numbers: dict[str, int] = {}
         self.index = self._scopes()
-        for scopes in _generations(graph):
-            for position, scope in enumerate(scopes):
+        for generation in generations(graph):
+            for position, scope in enumerate(generation.scopes.tolist()):
                 label = self.texts[self.index[scope]]
                 self.index[scope] = self.number(f"{label} {'decode' if position else 'prefill'}")
 
@@ -152,11 +151,28 @@ class ScopeLabels:
         if len(modules) == 1:
             scopes = (~element for row in rows for element in row.tolist() if element < 0)
             return span_label(self.of(scope) for scope in scopes if self._is_module(scope))
-        loop = loop_of(graph, operations)
+        loop = loop_of(graph, operations) or loop_of(graph, self._begun(operations, calls))
         if loop is not None:
             return loop
         names = Counter(self.element(element) for element in first.tolist())
         return ", ".join(name for name, _ in names.most_common(3)) + (" …" if len(names) > 3 else "")
+
+    def _begun(self, operations: Any, calls: Any) -> Any:
+        """Operations and the first one of each call, in backward those whose gradients they are: where the loop stands."""
+        graph = self.graph
+        enter, order = self._entered
+        at = np.searchsorted(enter, graph.tree.enter[calls])
+        ends = np.searchsorted(enter, graph.tree.leave[calls])
+        nodes = np.concatenate([operations, order[at[at < ends]]]).astype(np.int64)
+        forward = graph.node_link[nodes]
+        return np.where((graph.node_phase[nodes] == Phase.BACKWARD) & (forward >= 0), forward, nodes)
+
+    @cached_property
+    def _entered(self) -> tuple[Any, Any]:
+        """When the scope of each operation was entered, ascending, and the operations in that order."""
+        inside = self.graph.tree.enter[self.graph.node_scope]
+        order = np.argsort(inside, kind="stable")
+        return inside[order], order
 
     def _is_module(self, scope: int) -> bool:
         return self.graph.modules[self.graph.scope_module[scope]].kind == "module"
@@ -193,39 +209,6 @@ def function_label(path: str, type: str) -> str:
     """
     name = type if "." in type else path
     return re.sub(r"^aten\.(\w+)\.\w+$", r"\1", name).rpartition(".")[2]
-
-
-def _generations(graph: Graph) -> list[list[int]]:
-    """Calls of one model on a text and then on one token after another: each list has its calls in order."""
-    if len(graph.scope_call) < 1 + FEWEST_CALLS:
-        return []
-    outermost: dict[int, list[int]] = {}
-    for scope in np.flatnonzero(graph.scope_parent == 0).tolist():
-        if graph.modules[graph.scope_module[scope]].kind == "module":
-            outermost.setdefault(int(graph.scope_module[scope]), []).append(scope)
-    several = [scopes for scopes in outermost.values() if len(scopes) >= FEWEST_CALLS]
-    if not several:
-        return []
-    inside = graph.tree.enter[graph.node_scope]
-    order = np.argsort(inside, kind="stable")
-    result = []
-    for scopes in several:
-        begin = np.searchsorted(inside[order], graph.tree.enter[scopes])
-        end = np.searchsorted(inside[order], graph.tree.leave[scopes])
-        lengths = [_length(graph, order[a : min(b, a + FIRST)]) for a, b in zip(begin.tolist(), end.tolist())]
-        if lengths[0] is not None and lengths[0] > 1 and all(length == 1 for length in lengths[1:]):
-            result.append(scopes)
-    return result
-
-
-def _length(graph: Graph, nodes: Any) -> int | None:
-    """How many tokens a call is about: the second size of the first tensor of three that is computed in it."""
-    for node in nodes[graph.node_flags[nodes] & Flag.VIEW == 0].tolist():
-        for value in graph.out_value[graph.out_start[node] : graph.out_start[node + 1]].tolist():
-            row = graph.types[graph.value_type[value]]
-            if len(row.shape) == 3 and "float" in row.dtype:
-                return int(row.shape[1])
-    return None
 
 
 class Loop(NamedTuple):

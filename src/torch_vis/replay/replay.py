@@ -49,7 +49,7 @@ class Replay:
         self.held = held
         self.plan = plan
         # blocks of memory, by storage
-        self.memory: dict[int, torch.UntypedStorage] = {}
+        self.memory: dict[int, torch.UntypedStorage] = dict(plan.only_read)
         # tensors without plain memory (sparse, nested, quantized), by storage
         self.objects: dict[int, torch.Tensor] = {}
         # blocks that are there in name only: those of wrappers around other tensors
@@ -59,9 +59,8 @@ class Replay:
         for value, tensor in held.opaque_tensors.items():
             storage = int(graph.value_storage[value])
             self.objects[storage] = tensor.clone() if plan.written[storage] else tensor
-        for storage in held.storages:
-            if not plan.born_in_run[storage]:
-                self.restore(storage)
+        for storage in plan.written_outside:
+            self.restore(storage)
 
     def restore(self, storage: int) -> None:
         """Put a block from outside back to what it was before the run."""
@@ -272,6 +271,13 @@ class ReplayPlan:
         self.written = np.zeros(len(graph.storage_bytes), dtype=bool)
         self.written[graph.value_storage[graph.out_value[graph.out_slot < 0]]] = True
         self.born_in_run = graph.storage_birth >= 0
+        outside = [storage for storage in held.storages if not self.born_in_run[storage]]
+        self.only_read = {
+            storage: held.originals.get(storage, held.storages[storage])
+            for storage in outside
+            if not self.written[storage]
+        }
+        self.written_outside = [storage for storage in outside if self.written[storage]]
         self.generators = {seed.generator for seed in held.rng_states.values() if seed.generator is not None}
         missing = (graph.value_producer < 0) & ~self._supplied()
         if missing.any():
@@ -408,9 +414,19 @@ class PreparedCall:
         self.objects = objects
         self.args = tuple(self._literal(arg) for arg in call.args)
         self.kwargs = {name: self._literal(arg) for name, arg in call.kwargs}
+        # most calls have their tensors side by side among the positional arguments
+        self._slots = [(at, arg.number) for at, arg in enumerate(self.args) if isinstance(arg, Slot)]
+        nested = [arg for arg in (*self.args, *self.kwargs.values()) if isinstance(arg, (list, dict))]
+        nested += [arg for arg in self.kwargs.values() if isinstance(arg, Slot)]
+        self._is_flat = not nested
 
     def arguments(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments with the tensors in their slots."""
+        if self._is_flat:
+            given = list(self.args)
+            for at, number in self._slots:
+                given[at] = tensors[number]
+            return given, self.kwargs
         args = [_fill(arg, tensors) for arg in self.args]
         return args, {name: _fill(arg, tensors) for name, arg in self.kwargs.items()}
 

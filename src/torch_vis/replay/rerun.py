@@ -12,41 +12,32 @@ import numpy as np
 import torch
 
 from torch_vis.capture.containers import (
-    Form,
-    filled,
-    form_leaves,
     inner_tensors,
     named_tensors,
     with_tensors,
 )
 from torch_vis.capture.edits import (
-    EditPlace,
     Replacement,
-    changed,
     check_replacement,
-    same_form,
     sliced,
-    takes_first,
 )
-from torch_vis.capture.kept_tensors import KeptTensors, copy_of
+from torch_vis.capture.kept_tensors import KeptTensors
 from torch_vis.errors import CheckFailed, TensorsMissing, UsageError
 from torch_vis.graph.graph import Graph, Node
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import many
 from torch_vis.ops.higher_order import BRANCHES
-from torch_vis.replay.activation_file import InMemory, keeper
+from torch_vis.replay.activation_file import keeper
+from torch_vis.replay.execution import Basis, Diverged, PatchedReplay, RunLayout
 from torch_vis.replay.live_run import input_values, refused_sizes
-from torch_vis.replay.replay import Replay, ReplayPlan, quiet, where
+from torch_vis.replay.replay import Replay, ReplayPlan, where
 from torch_vis.replay.slicing import (
-    KeptValue,
     Places,
     ReplayTarget,
-    Sight,
     all_nodes,
     descendants,
     first_touched,
     full_index,
-    gradient_names,
     kept_values,
     needed_nodes,
     only_touched,
@@ -55,9 +46,6 @@ from torch_vis.replay.slicing import (
 if TYPE_CHECKING:
     from torch_vis.capture.kept_tensors import KeptTensors
     from torch_vis.replay.live_run import LiveRun
-
-
-VIEW = int(Flag.VIEW)
 
 
 @dataclass(repr=False)
@@ -115,29 +103,11 @@ class Rerun:
         return self._again(replace, keep)
 
 
-class Diverged(Exception):
-    """These inputs take another way through the program than the one that was recorded."""
-
-    def __init__(self, node: int, was: bool, now: bool) -> None:
-        super().__init__(node, was, now)
-        self.node, self.was, self.now = node, was, now
-
-
 def _told(output: Any) -> str:
     """What an output is, without its numbers."""
     if isinstance(output, torch.Tensor):
         return f"{str(output.dtype).removeprefix('torch.')} {tuple(output.shape)}"
     return type(output).__name__
-
-
-class Basis(NamedTuple):
-    """Every block of memory of a run as the run left it, the random states that it drew from, and its inputs."""
-
-    memory: dict[int, torch.UntypedStorage]
-    objects: dict[int, torch.Tensor]
-    states: dict[int, Any]
-    inputs: Mapping[str, torch.Tensor]
-    results: dict[int, torch.Tensor]
 
 
 @dataclass
@@ -173,6 +143,7 @@ class RunPlanner:
             )
         self.graph, self.held = graph, held
         self.plan = ReplayPlan(graph, held)
+        self.layout = RunLayout(graph, self.plan)
         self.places = Places(graph, held, settings)
         self._targets: dict[Any, list[ReplayTarget]] = {}
         self._schedules: dict[Any, Schedule] = {}
@@ -277,7 +248,7 @@ def execute(
     whole = request.whole or (request.keep == "all" and request.to is None and not patches)
     states: dict[int, Any] = {} if basis is None else dict(basis.states)
     with keeper(graph, rows, request.to) as sink:
-        run = _Execution(graph, held, plan, sink, kept, patches)
+        run = PatchedReplay(graph, held, plan, planner.layout, sink, kept, patches)
         run.deciding = schedule.deciding
         run.give({value: request.inputs[name] for name, value in given.items()})
         if basis is not None:
@@ -299,7 +270,7 @@ def execute(
     results = {r: run.result(r) if r in schedule.goals else before[r] for r in range(len(graph.results))}
     _sort(graph, results, rerun)
     if whole:
-        rerun.basis = Basis(run.memory, run.objects, states, request.inputs, results)
+        rerun.basis = Basis(run.memory, run.objects, states, request.inputs, results, run.basis_views())
         rerun._at = partial(_value_at, planner, rerun.basis)
     return rerun, results
 
@@ -358,211 +329,6 @@ def _sort(graph: Graph, results: Mapping[int, torch.Tensor], rerun: Rerun) -> No
             rerun.gradients[row.name.removesuffix(".grad")] = tensor
         elif row.kind == "state":
             rerun.state[row.name] = tensor
-
-
-class _Execution(Replay):
-    """A replay in which values can be replaced for those who read them afterwards.
-
-    A replaced value gets a block of its own, and with it the views of it and the writes to it that follow. The
-    operations that it came from still see the old one in their backward, as they do where a hook
-    replaces an output. Operations that only make views are not run: a view is its geometry on a block.
-    """
-
-    def __init__(
-        self,
-        graph: Graph,
-        held: KeptTensors,
-        plan: ReplayPlan,
-        sink: Any,
-        kept: Sequence[ReplayTarget],
-        patches: Sequence[tuple[ReplayTarget, Replacement]],
-    ) -> None:
-        super().__init__(graph, held, plan)
-        self.sink = sink
-        self.at = -1
-        self.deciding: frozenset[int] = frozenset()
-        self.otherwise: dict[int, Any] = {}  # what left for Python and is not what it was
-        # value → its blocks of its own with who sees each, the newest last
-        self.moved: dict[int, list[tuple[int, Sight]]] = {}
-        actions: list[tuple[int, Callable[[], None]]] = []
-        counts: dict[str, int] = {}
-        for target, by in patches:
-            call = counts[target.name.partition("#")[0]] = counts.get(target.name.partition("#")[0], -1) + 1
-            actions.append((target.after, partial(self.patch, target, by, call)))
-        for target in kept:
-            actions.append((target.after, partial(self.store, target)))
-            for row in gradient_names(graph, target):
-                actions.append((int(graph.value_producer[row.value]), partial(self.put, row)))
-        # what is to be done, the last first; of one place in the order given
-        self.waiting = sorted(actions, key=lambda action: action[0])[::-1]
-
-    def act(self, node: int) -> None:
-        """Do what is due once all operations up to a node have run."""
-        while self.waiting and self.waiting[-1][0] <= node:
-            self.waiting.pop()[1]()
-
-    def run(self, nodes: Sequence[int], **options: Any) -> None:
-        """Execute nodes, and what was asked for between them."""
-        with quiet(()):
-            self.act(nodes[0] - 1 if nodes else len(self.graph))
-        super().run(nodes, **options)
-        with quiet(()):
-            self.act(len(self.graph))
-
-    def block(self, value: int) -> int:
-        """The block of a value: one of its own once it was replaced, for those who see that."""
-        for block, sight in reversed(self.moved.get(value, ())):
-            if sight.new(self.at):
-                return block
-        return super().block(value)
-
-    def run_node(self, node: int, states: dict[int, Any] | None) -> None:
-        """Execute one node, as ``run`` does."""
-        if self.waiting and self.waiting[-1][0] < node:
-            self.act(node - 1)
-        self.at = node
-        if self.moved:
-            self._follow(node)
-        if not (self.plan.flags[node] & VIEW and self._is_plain(node)):
-            super().run_node(node, states)
-        if node in self.deciding:
-            self._compare(node)
-        self.at = -1
-        if self.waiting:
-            self.act(node)
-
-    def _is_plain(self, node: int) -> bool:
-        """Whether what a node makes are geometries on blocks that are there."""
-        values = self.graph.out_value[slice(*self.graph.output_span(node))].tolist()
-        return all(self.block(value) in self.memory for value in values)
-
-    def _compare(self, node: int) -> None:
-        """See whether what left for Python is what it was; another truth value is another way through the program."""
-        prepared = self.plan.prepared(node)
-        args, kwargs = prepared.arguments(self.tensors(self.plan.arguments(node)))
-        was, now = self.held.python_values[node], prepared.run(*args, **kwargs)
-        if was == now or (was != was and now != now):
-            return
-        if isinstance(was, bool):
-            raise Diverged(node, was, now)
-        self.otherwise[node] = now
-
-    def _follow(self, node: int) -> None:
-        """Views of and writes to a replaced value lie in its block."""
-        graph = self.graph
-        for read in self.plan.arguments(node):
-            for block, sight in self.moved.get(read, ()):
-                if not sight.new(node):
-                    continue
-                for value in graph.out_value[slice(*graph.output_span(node))].tolist():
-                    if graph.value_storage[value] == graph.value_storage[read]:
-                        entries = self.moved.setdefault(value, [])
-                        if (block, sight) not in entries:
-                            entries.append((block, sight))
-
-    def start_from(self, basis: Basis, anew: frozenset[int]) -> None:
-        """Take the memory of a run that is done, but for what is written anew."""
-        self.memory.update((storage, block) for storage, block in basis.memory.items() if storage not in anew)
-        self.objects.update((storage, item) for storage, item in basis.objects.items() if storage not in anew)
-
-    def give(self, inputs: Mapping[int, torch.Tensor]) -> None:
-        """Put new inputs in the place of the recorded ones."""
-        graph = self.graph
-        for value, tensor in inputs.items():
-            storage = int(graph.value_storage[value])
-            if value in self.held.opaque_tensors:
-                self.objects[storage] = tensor.detach()
-                continue
-            if self.memory[storage]._cdata == self.held.storages[storage]._cdata:
-                self.memory[storage] = copy_of(self.held.storages[storage])
-            with torch.no_grad():
-                self.tensor(value).copy_(tensor)
-
-    def patch(self, target: ReplayTarget, by: Replacement, call: int) -> None:
-        """Replace what a module or operation gave, or was given."""
-        before = [self.tensor(value).clone() for value in target.values]
-        place = EditPlace(target.name, call)
-        if takes_first(by) or not target.whole:
-            after = list(before)
-            after[0] = changed(before[0], by, place, full_index(self.graph, target))
-        else:
-            assert not isinstance(by, torch.Tensor)
-            after = self._called(target, by, before)
-        blocks: dict[int, int] = {}
-        for value, old, new in zip(target.values, before, after, strict=True):
-            if new is old:
-                continue
-            same_form(target.name, old, new)
-            if value in target.passed:
-                raise UsageError(
-                    f"{target.name!r} hands on what it was given, which others read as well: replace what makes it, or "
-                    "use tv.live, in which calls are told apart"
-                )
-            self._move(value, new, target.sight, blocks)
-
-    def _called(self, target: ReplayTarget, by: Any, before: list[torch.Tensor]) -> list[torch.Tensor]:
-        """What a function gives for the whole of what a call gave, tensor by tensor."""
-        if target.form is None:
-            given: Any = before[0] if len(before) == 1 else tuple(before)
-            names = [""] if len(before) == 1 else [str(number) for number in range(len(before))]
-        else:
-            tensors = iter(before)
-            given = filled(target.form, lambda number: None if number is None else next(tensors))
-            names = [name for name, number in form_leaves(target.form) if number is not None]
-        result = by(given)
-        named = dict(named_tensors(result))
-        if [*named] != names:
-            what = type(result).__name__
-            if isinstance(result, torch.Tensor) or named:
-                what = f"{len(named)} tensor{'s' if len(named) != 1 else ''} ({what})"
-            if len(names) == 1 and names == [""]:
-                raise UsageError(f"the replacement for {target.name!r} gave {what}, not a tensor")
-            raise UsageError(
-                f"{target.name!r} gives {len(names)} tensors in a {type(given).__name__}; the replacement gave {what}"
-            )
-        return [named[name] for name in names]
-
-    def _move(self, value: int, new: torch.Tensor, sight: Sight, blocks: dict[int, int]) -> None:
-        """Give a value a block of its own with other contents."""
-        storage = self.block(value)
-        if storage not in blocks:
-            block = -1 - len(self.moved) - len(blocks)
-            while block in self.memory or block in self.objects or block in blocks.values():
-                block -= 1
-            blocks[storage] = block
-            if storage in self.memory:
-                self.memory[block] = copy_of(self.memory[storage])
-        self.moved.setdefault(value, []).append((blocks[storage], sight))
-        if storage in self.memory:
-            tensor = self.on_block(value, self.memory[blocks[storage]])
-            tensor.copy_(new)
-        else:
-            self.objects[blocks[storage]] = new
-
-    def store(self, target: ReplayTarget) -> None:
-        """Keep what a module or operation gave."""
-        if isinstance(self.sink, InMemory) and isinstance(target.form, Form):
-            copies = {value: self._kept(KeptValue("", value)) for value in target.values}
-            self.sink.kept[target.name] = filled(
-                target.form, lambda number: copies.get(-1 if number is None else number)
-            )
-            return
-        for row in kept_values(self.graph, target._replace(is_module=False)):
-            self.put(row)
-
-    def put(self, row: KeptValue) -> None:
-        """Keep one value."""
-        self.sink.put(row.name, self._kept(row))
-
-    def _kept(self, row: KeptValue) -> torch.Tensor:
-        """A value as it is now: a copy where its memory may be written to."""
-        tensor = sliced(self.tensor(row.value), row.part, row.name)
-        written = self.plan.written[int(self.graph.value_storage[row.value])] or row.value in self.moved
-        return tensor.clone() if written or row.part is not None else tensor
-
-    def result(self, number: int) -> torch.Tensor:
-        """One of the run's results."""
-        return self.tensor(self.graph.outcomes[number].value.index)
 
 
 # ---------------------------------------------------------------- names
@@ -718,7 +484,7 @@ def _run(trace: LiveRun, held: KeptTensors, request: Request, basis: Basis | Non
     for key, by in request.replace.items():
         check_replacement(key, by)
     run, results = execute(planner_of(trace, held), request, basis)
-    run.output = _rebuilt(trace, results)
+    run.output = rebuilt(trace, results)
     whole = run.basis
     if whole is not None:
         run._again = lambda replace, keep: _again(
@@ -763,7 +529,7 @@ def _other_sizes(
     )
 
 
-def _rebuilt(trace: LiveRun, results: Mapping[int, torch.Tensor]) -> Any:
+def rebuilt(trace: LiveRun, results: Mapping[int, torch.Tensor]) -> Any:
     """The output with each tensor replaced by that of the new run."""
     if trace.error is not None:
         return None

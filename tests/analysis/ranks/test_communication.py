@@ -127,11 +127,11 @@ def test_data_parallel_ranks_reduce_their_gradients_once() -> None:
 
 
 def overlapped(rank: int, count: int) -> tuple[Any, ...]:
-    x = torch.ones(1000)
+    x, other = torch.ones(1000), torch.ones(1000)
 
     def program() -> torch.Tensor:
         work = dist.all_reduce(x, async_op=True)
-        y = x * 2
+        y = other * 2
         work.wait()
         return y
 

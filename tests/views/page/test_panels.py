@@ -177,7 +177,7 @@ def test_graph_breaks_lead_to_their_partition(show: Callable[[Any], Page]) -> No
     (found,) = t.breaks
     assert "# the line of the break" in text and "ends partition 0" in text
     assert all(hint[:60] in text for hint in found.hints)
-    assert any("⚡ graph break" in box["type"] for box in page.boxes())
+    assert any("⚡ ended by" in box["type"] for box in page.boxes())
     page.js("document.querySelector('.breaks .link').click()")
     page.until("return P.selection()?.label === 'partition 0'")
     assert "Ends in a graph break" in page.text(".details .alert")
@@ -206,7 +206,7 @@ def test_a_comparison_has_the_figures_of_both(
     assert found["operations"] == f"{len(a.graph)} | {len(b.graph)} | −{len(a.graph) - len(b.graph)}"
     params = [t.meta["parameters"] for t in pair]
     cells = found["parameters"].split(" | ")
-    assert cells[0] == f"{params[0] / 1000:.2f} K" and cells[1] == f"{params[1] / 1000:.2f} K"
+    assert cells[0] == f"{params[0] / 1000:.2f} k" and cells[1] == f"{params[1] / 1000:.2f} k"
     assert cells[2] == f"−{params[0] - params[1]}"
     read = "const {total, unknown} = P.total(arguments[0]); return [total, unknown]"
     for metric in ("flops", "alloc_bytes", "time_ns"):

@@ -16,6 +16,8 @@ export const COMPARED: Record<string, string> = Object.fromEntries(
 );
 
 const NONE: readonly number[] = [];
+export const OUTSIDE = "outside any module";
+const LONGEST_SIDE = 14; // letters of the name of a run in a comparison
 const PARTITION = /^(?:partition|forward) (\d+)$/;
 
 /** A stretch of a call's elements that repeats: `times` equal steps of `period` elements each, from `start` on. */
@@ -193,6 +195,12 @@ export class Run {
     this.metrics.set(into, { name: into, along: "node", values, known });
   }
 
+  /** In a comparison: ADDED for an operation of B alone, REMOVED for one of A alone, 0 for all others. */
+  sideOf(node: number): number {
+    const status = this.difference?.[node] ?? 0;
+    return status === ADDED || status === REMOVED ? status : 0;
+  }
+
   /** Whether an operation is not there in the run that a metric is of: it has no figure, and none is missing. */
   isAbsent(metric: Metric, node: number): boolean {
     if (!this.difference || METRIC_INFO[metric.name]?.differenceOf || metric.name === "difference") return false;
@@ -215,11 +223,23 @@ export class Run {
     return this.module(scope)[0];
   }
 
-  /** The module around a call of a function, by its path; of a module its own. */
+  /** The module around a call of a function, by its path; of a module its own, and of the outermost its class. */
   where(scope: number): string {
+    const [path, type, kind] = this.module(this.moduleAround(scope));
+    return path || (kind === "run" ? OUTSIDE : type);
+  }
+
+  /** The same after a preposition; a number alone says nothing, so that its class stands before it. */
+  placeText(scope: number): string {
+    const [path, type] = this.module(this.moduleAround(scope));
+    const name = /(^|\.)\d+$/.test(path) ? `${type} ${path}` : this.where(scope);
+    return name === OUTSIDE ? name : `in ${name}`;
+  }
+
+  private moduleAround(scope: number): number {
     let at = scope;
     while (at > 0 && this.module(at)[2] === "function") at = this.scopeParent[at];
-    return this.path(at) || "(the run)";
+    return at;
   }
 
   type(value: number): TypeRow {
@@ -241,7 +261,7 @@ export class Run {
     if (named !== undefined) return this.valueLabel(named) + (named === value ? "" : " (view)");
     const maker = this.producer[this.rootOf(value)];
     if (maker < 0) return `%${value}`;
-    return `${this.name(maker)} in ${this.where(this.nodeScope[maker])}`;
+    return `the result of ${this.name(maker)} ${this.placeText(this.nodeScope[maker])}`;
   }
 
   /** Whether an operation of the backward pass adds gradients of one tensor up. */
@@ -274,17 +294,22 @@ export class Run {
   }
 
   private before: Map<number, number[]> | null = null;
+  private after: Map<number, number[]> | null = null;
 
-  /** In a comparison, the values of A alone that an operation read there. */
+  /** In a comparison, the values that an operation of both runs read in A alone. */
   readBefore(node: number): readonly number[] {
-    const pairs = this.data.read_before;
-    if (!pairs?.length) return NONE;
-    if (!this.before) {
-      this.before = new Map();
-      for (let i = 0; i < pairs.length; i += 2)
-        this.before.set(pairs[i], [...(this.before.get(pairs[i]) ?? []), pairs[i + 1]]);
-    }
-    return this.before.get(node) ?? NONE;
+    return (this.before ??= byNode(this.data.read_before)).get(node) ?? NONE;
+  }
+
+  /** The same in B alone. */
+  readAfter(node: number): readonly number[] {
+    return (this.after ??= byNode(this.data.read_after)).get(node) ?? NONE;
+  }
+
+  /** In a comparison, what the two runs are called where there is little room. */
+  get sides(): [a: string, b: string] {
+    const { a, b } = this.data.compare ?? { a: "", b: "" };
+    return a !== b && Math.max(a.length, b.length) <= LONGEST_SIDE ? [a, b] : ["A", "B"];
   }
 
   /** A metric of a node, scope or value; null where it is not known. */
@@ -314,6 +339,13 @@ export class Run {
   /** The value whose bytes a value shows: views are looked through. */
   rootOf(value: number): number {
     return this.roots[value];
+  }
+
+  /** Of a view, the value that it was taken of, which shows the same bytes; -1 for none. */
+  viewed(node: number, root: number): number {
+    for (let row = this.inStart[node]; row < this.inStart[node + 1]; row++)
+      if (this.inKind[row] !== Kind.SHAPE && this.roots[this.inValue[row]] === root) return this.inValue[row];
+    return -1;
   }
 
   /** By call, the stretches of it that repeat where these phases are shown together: found in Python. */
@@ -422,6 +454,17 @@ export class Run {
       return { name, text: argumentText(arg, slots, values), values };
     });
   }
+}
+
+/** Pairs of an operation and a value, in turn, by operation. */
+function byNode(pairs: readonly number[] = []): Map<number, number[]> {
+  const results = new Map<number, number[]>();
+  for (let i = 0; i < pairs.length; i += 2) {
+    const list = results.get(pairs[i]);
+    if (list) list.push(pairs[i + 1]);
+    else results.set(pairs[i], [pairs[i + 1]]);
+  }
+  return results;
 }
 
 export function typeText(row: TypeRow): string {

@@ -118,6 +118,18 @@ export const SHORT_DTYPE: Record<string, string> = {
   complex128: "c128",
 };
 
+/** Of memory, by use. */
+export const USE_COLORS = [
+  "#8a94a3", // parameter
+  "#9b6cc9", // optimizer state
+  "#c9b184", // buffer or input
+  "#dd8a2c", // gradient
+  "#2f86c8", // saved for backward
+  "#5f9e35", // activation
+  "#cf3f49", // temporary
+  "#12908e", // KV cache
+];
+
 export interface MetricInfo {
   /** Its name in words. */
   label: string;

@@ -49,8 +49,11 @@ export interface Tables {
   added?: { summed: number[]; seeds: number[] };
   uses?: string[]; // what memory is for, in words; without any, none was recorded
   breaks?: Break[];
-  /** In a comparison, what an operation of both runs read in A that only A made: operation and value in turn. */
+  /** In a comparison, what an operation of both runs read in A alone, and in B alone: operation and value in turn. */
   read_before?: number[];
+  read_after?: number[];
+  /** Of a run that writes a text: its calls of the model, prefill first. */
+  generation?: [scope: number, tokens: number, start: number, end: number][];
   compare?: {
     a: string;
     b: string;

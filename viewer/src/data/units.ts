@@ -31,7 +31,7 @@ export function amountOf(unit: string): Show {
     scaled(
       n,
       1000,
-      ["", "K", "M", "G", "T", "P"].map((prefix) => prefix + unit),
+      ["", "k", "M", "G", "T", "P"].map((prefix) => prefix + unit),
     );
 }
 
@@ -41,7 +41,7 @@ export function signed(show: Show): Show {
 }
 
 export const percent: Show = (share) => `${(100 * share).toFixed(share && share < 0.0995 ? 1 : 0)} %`;
-export const amount: Show = (n) => scaled(n, 1000, ["", "K", "M", "G", "T", "P"]);
+export const amount: Show = (n) => scaled(n, 1000, ["", "k", "M", "G", "T", "P"]);
 const minus = (text: string): string => text.replace(/^-/, "−");
 export const plain: Show = (n) =>
   minus(

@@ -1,6 +1,6 @@
 /** What an edge stands for: the tensor as it was handed over, who made it, who reads it, and its bytes. */
 
-import type { Run } from "../data/run.ts";
+import { REMOVED, type Run } from "../data/run.ts";
 import { size } from "../data/units.ts";
 import type { Edge, Picture } from "../tree/picture.ts";
 import { handedOver } from "./labels.ts";
@@ -13,6 +13,7 @@ export interface EdgeFacts {
   from: string;
   to: string;
   isCarried: boolean;
+  side: string; // of a comparison: the run that alone has it
   /** Whether what is at its end adds gradients of one tensor up. */
   isSum: boolean;
 }
@@ -28,6 +29,7 @@ export function edgeFacts(picture: Picture, edge: Edge): EdgeFacts {
     from: source.whole,
     to: target.whole,
     isCarried: edge.carried,
+    side: edge.side ? run.sides[edge.side === REMOVED ? 0 : 1] : "",
     isSum: target.node >= 0 && run.addsGradients(target.node),
   };
 }
@@ -54,6 +56,8 @@ export function edgeText(scene: Scene, hits: EdgeHit[]): string {
     `${run.typeText(first.value)}${bytes === null ? "" : ` · ${size(bytes)}`}`,
     `from ${first.from}`,
     `to ${targets.slice(0, 3).join(", ")}${targets.length > 3 ? ` and ${targets.length - 3} more` : ""}`,
+    run.typeText(first.read) === run.typeText(first.value) ? "" : `read as ${run.typeText(first.read)}`,
+    first.side ? `only in ${first.side}` : "",
     first.count > 1 ? `and ${first.count - 1} more tensors` : "",
     first.isCarried ? "handed to the next turn of the loop" : "",
     first.isSum ? "gradients of one tensor add up there" : "",

@@ -3,7 +3,7 @@
 import type { App } from "../app.ts";
 import { AGAIN, RECOMPUTED } from "../data/recomputed.ts";
 import { plural } from "../data/text.ts";
-import type { Box } from "../tree/box.ts";
+import { BREAK, type Box } from "../tree/box.ts";
 import { amountAt, BAD, BOUNDS, categoryColor, evenColor, isEven, SCALES, type Measure } from "./heat.ts";
 import { subRuler, titleRuler } from "./measure.ts";
 import { FAMILIES, mixed } from "./theme.ts";
@@ -16,8 +16,6 @@ export interface Key {
   swatches: [color: string, text: string][]; // without a colour: a sign, and what it means
 }
 
-const DIFFERENCES = ["", "+ only in B (added)", "− only in A (removed)", "≠ changed, or some of each"];
-
 export function keyOf(app: App): Key {
   const { theme, heat } = app;
   const marks: [string, string][] = hasMarks(app) ? [["", `${AGAIN}${RECOMPUTED}`]] : [];
@@ -25,10 +23,12 @@ export function keyOf(app: App): Key {
   const key: Key = { title: "", notes: "", ramp: [], ticks: [], swatches: [] };
   const boxes = drawnBoxes(app);
   if (app.run.difference) {
+    const [a, b] = app.run.sides;
+    const words = ["", `+ only in ${b} (added)`, `− only in ${a} (removed)`, "≠ changed, or some of each"];
     const seen = new Set<number>(app.run.difference);
     key.swatches = [1, 2, 3]
       .filter((status) => seen.has(status) || boxes.some((box) => box.difference === status))
-      .map((status) => [theme.difference[status], DIFFERENCES[status]]);
+      .map((status) => [theme.difference[status], words[status]]);
     if (!key.swatches.length) key.notes = "both ran the same operations";
     key.swatches.push(...marks);
     return key;
@@ -39,6 +39,7 @@ export function keyOf(app: App): Key {
     ...Object.keys(FAMILIES)
       .filter((name) => used.has(name) && name !== "module")
       .map((name): [string, string] => [mixed([theme.card, FAMILIES[name]], 0.85), name]),
+    ...(boxes.some((box) => isBroken(box)) ? [[theme.broken, "⚡ graph break"] as [string, string]] : []),
     ...marks,
   );
   return key;
@@ -71,6 +72,12 @@ function heatKey(app: App, heat: Measure, marks: [string, string][]): Key {
     key.swatches.push([BAD, "NaN or infinite"]);
   key.swatches.push(...marks);
   return key;
+}
+
+/** Whether a box, or a frame around it, ends in a graph break. */
+function isBroken(box: Box): boolean {
+  for (let around: Box | null = box; around; around = around.parent) if (around.type.startsWith(BREAK)) return true;
+  return false;
 }
 
 /** Whether a name that is to be seen says that backward ran it again, of a box or of an open frame. */

@@ -110,12 +110,20 @@ function place(column: Column, frame: number): Label[] {
   return results;
 }
 
-/** The value that a line stands for: what a module hands out is told as the module gave it, not as a view that was taken of it. */
-export function handedOver({ items, forest }: Picture, { source, value }: { source: number; value: number }): number {
-  const { box } = items[source];
-  const { output } = box;
-  const { roots } = forest.run;
-  return box.canOpen && output >= 0 && roots[output] === roots[value] ? output : value;
+/** The value that a line stands for: as the box at its beginning gave it, before any view that was taken of it on the way. */
+export function handedOver({ leaf, forest }: Picture, { source, value }: { source: number; value: number }): number {
+  const { run } = forest;
+  const root = run.rootOf(value);
+  let result = value;
+  while (result !== root) {
+    const view = run.producer[result];
+    const position = forest.position[view];
+    if (position >= 0 && leaf[position] === source) break; // taken inside of the box
+    const before = run.viewed(view, root);
+    if (before < 0) break;
+    result = before;
+  }
+  return result;
 }
 
 /** Beside the line's beginning, beside its end, and beside every upright stretch on its way. */

@@ -2,7 +2,7 @@
 
 import { AGAIN, RECOMPUTED } from "../data/recomputed.ts";
 import { plural } from "../data/text.ts";
-import type { Box } from "../tree/box.ts";
+import { BREAK, type Box } from "../tree/box.ts";
 import { FONT, Ruler } from "./text.ts";
 
 export interface Face {
@@ -28,7 +28,8 @@ export function headerParts(box: Box): { title: number; buttons: number } {
   const title =
     Math.min(280, titleRuler().width(signOf(box) + (box.label || box.type))) +
     34 +
-    (box.isMarked ? subRuler().width(RECOMPUTED) + 8 : 0);
+    (box.isMarked ? subRuler().width(RECOMPUTED) + 8 : 0) +
+    (box.type.startsWith(BREAK) ? Math.min(240, subRuler().width(box.type)) + 26 : 0);
   if (box.kind !== "fold") return { title, buttons: 38 };
   const badge = `×${box.count.toLocaleString("en-US")}`;
   return { title, buttons: 120 + titleRuler().width(badge) + subRuler().width(`${box.count} of ${box.count}`) };

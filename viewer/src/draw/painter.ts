@@ -1,6 +1,7 @@
 /** Draws a scene on a canvas: only what is in the window, and only as much of it as can be read at its size. */
 
-import type { Box } from "../tree/box.ts";
+import { ADDED, REMOVED } from "../data/run.ts";
+import { BREAK, type Box } from "../tree/box.ts";
 import { READABLE } from "./fitting.ts";
 import { drawHeader, farName, nameOf, type Buttons } from "./header.ts";
 import { LABEL_SIZE, labelsOf, labelsReady, meets } from "./labels.ts";
@@ -8,7 +9,7 @@ import { drawLoop, drawOdd, drawTags, isOdd } from "./marks.ts";
 import { titleRuler } from "./measure.ts";
 import { freeSteps, NAMES_FROM, placeOf, type NamePlace, type Step } from "./names.ts";
 import { drawOverlay } from "./overlay.ts";
-import { atTop, laterPaths, pathsOf, type Paths } from "./paths.ts";
+import { atTop, laterPaths, pathsOf, sidePaths, type Paths } from "./paths.ts";
 import { TITLE_SIZE, titleWidth, type Column, type Hit, type Rect, type Scene } from "./scene.ts";
 import { behind, fadedFrame, frameFill, round } from "./shapes.ts";
 import { FONT } from "./text.ts";
@@ -173,6 +174,12 @@ export class Painter {
     round(context, rect.x, rect.y, rect.w, rect.h, 10);
     context.fill();
     context.stroke();
+    if (box.type.startsWith(BREAK)) {
+      // Where the compiler had to give up.
+      context.fillStyle = theme.broken;
+      round(context, rect.x + 10, rect.y + rect.h - 2, rect.w - 20, 4, 2);
+      context.fill();
+    }
     context.globalAlpha = 1;
   }
 
@@ -289,7 +296,7 @@ export class Painter {
     const result = column.results[frame];
     const arrows = lines.map((line) => line.arrow);
     const isCarried = (line: number): boolean => lines[line].carried;
-    const paths = pathsOf(result, arrows, isCarried);
+    const paths = pathsOf(result, arrows, (line) => isCarried(line) || lines[line].side > 0);
     context.save();
     context.translate(column.frameX[frame], column.frameY[frame]);
     context.globalAlpha = look.marked || look.highlighted.length ? 0.6 : 1;
@@ -299,6 +306,13 @@ export class Painter {
     if (lines.some(({ carried }) => carried)) {
       context.setLineDash([6, 4]);
       this.strokes(laterPaths(lines, result, arrows, isCarried), look.theme.link, camera);
+      context.setLineDash([]);
+    }
+    for (const side of [ADDED, REMOVED]) {
+      if (!lines.some((line) => line.side === side && !line.carried)) continue;
+      const isSide = (line: number): boolean => lines[line].side === side && !isCarried(line);
+      if (side === REMOVED) context.setLineDash([6, 4]);
+      this.strokes(sidePaths(result, side, arrows, isSide), look.theme.differenceFar[side], camera);
       context.setLineDash([]);
     }
     const { forest, items } = column.picture;

@@ -51,6 +51,19 @@ export function laterPaths(
   return paths;
 }
 
+/** The lines of a frame that one run of a comparison has alone. */
+export function sidePaths(
+  result: FrameResult,
+  side: number,
+  arrows: boolean[],
+  isSide: (line: number) => boolean,
+): Paths {
+  let keys = sides.get(result);
+  if (!keys) sides.set(result, (keys = []));
+  return laterPaths((keys[side] ??= {}), result, arrows, isSide);
+}
+
+const sides = new WeakMap<FrameResult, object[]>();
 const later = new WeakMap<object, Paths>();
 const TIP = 6;
 const CORNER = 6;

@@ -1,6 +1,7 @@
 /** The graph as an SVG file: what is open now, all of it, in the colours of the moment. */
 
 import type { App } from "../app.ts";
+import { ADDED, REMOVED } from "../data/run.ts";
 import { RECOMPUTED } from "../data/recomputed.ts";
 import { keyOf, keyPieces } from "./key.ts";
 import { LABEL_SIZE, labelsOf } from "./labels.ts";
@@ -78,15 +79,20 @@ export function toSvg(app: App): string {
         text(fx + 14, fy + 22, name, 13, theme.ink, 'font-weight="600"');
         if (box.isMarked) text(fx + 22 + titleRuler().width(name), fy + 22, RECOMPUTED, 11, theme.faint);
       }
-      const pen = new SvgPen();
-      const tips = new SvgPen();
-      frame.lines.forEach((line, i) => {
-        curve(pen, result, i, line.arrow);
-        if (line.arrow) arrow(tips, result, i);
-      });
       const at = `transform="translate(${r(fx)} ${r(fy)})"`;
-      if (pen.text) out.push(`<path ${at} d="${pen.text}" fill="none" stroke="${theme.wire}" stroke-width="1.3"/>`);
-      if (tips.text) heads.push(`<path ${at} d="${tips.text}" fill="${theme.wire}"/>`);
+      for (const side of [0, ADDED, REMOVED]) {
+        const pen = new SvgPen();
+        const tips = new SvgPen();
+        frame.lines.forEach((line, i) => {
+          if (line.side !== side) return;
+          curve(pen, result, i, line.arrow);
+          if (line.arrow) arrow(tips, result, i);
+        });
+        const color = side ? theme.differenceFar[side] : theme.wire;
+        const dash = side === REMOVED ? ' stroke-dasharray="6 4"' : "";
+        if (pen.text) out.push(`<path ${at} d="${pen.text}" fill="none" stroke="${color}" stroke-width="1.3"${dash}/>`);
+        if (tips.text) heads.push(`<path ${at} d="${tips.text}" fill="${color}"/>`);
+      }
       if (app.labels)
         for (const label of labelsOf(column, number))
           text(fx + label.x + 2, fy + label.y + 9, label.text, LABEL_SIZE, theme.faint);

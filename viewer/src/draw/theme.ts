@@ -19,6 +19,7 @@ export interface Theme {
   heat: string[];
   diverging: string[];
   unknown: string;
+  broken: string; // where a compiled graph broke
   difference: string[];
   differenceFar: string[];
 }
@@ -51,6 +52,7 @@ const COLORS: { [Name in keyof Omit<Theme, "dark">]: [light: Theme[Name], dark: 
     ["#7fb2ff", "#375f95", "#2b323c", "#8a5528", "#ffab66"],
   ],
   unknown: ["#ffffff", "#1a1f27"],
+  broken: ["#d97706", "#f59e0b"],
   difference: [
     ["#ffffff", "#cfe8ff", "#ffe0c7", "#efe2fb"],
     ["#262d38", "#173e5e", "#5a3413", "#442b5c"],
@@ -88,9 +90,6 @@ export const FAMILIES: Record<string, string> = {
   elementwise: "#7d93ab",
   module: "#8a94a3",
 };
-
-/** Of memory, by use: parameter, optimizer state, buffer or input, gradient, saved for backward, activation, temporary. */
-export const USE_COLORS = ["#8a94a3", "#9b6cc9", "#c9b184", "#dd8a2c", "#2f86c8", "#5f9e35", "#cf3f49"];
 
 export function mixed(stops: string[], share: number): string {
   const index = Math.min(Math.max(share, 0), 1) * (stops.length - 1);

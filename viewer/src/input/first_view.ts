@@ -42,7 +42,7 @@ export async function openFirstView(app: App, view: View): Promise<Box | null> {
   for (const root of roots) openModel(root);
   for (const [number, root] of roots.entries()) {
     const repeat = heaviestRepeat(root);
-    const share = repeat ? weight(repeat) / weight(root) : 0;
+    const share = repeat ? shareOf(repeat, root) : 0;
     if (!repeat || share < WORTH) continue;
     const opened = openTo(repeat);
     const isAbout = !number && share >= MOST_OF_IT;
@@ -87,14 +87,10 @@ function roomsUpTo(room: Room): Room[] {
   ].filter(({ w, h }) => w > 0 && h > 0);
 }
 
-/** Of all closed boxes the one that weighs most. */
+/** Of all closed boxes the one that weighs most; what a module takes in all phases counts together, and its first one is meant. */
 function heaviest(roots: Box[]): Box | null {
-  let result: Box | null = null;
-  for (const root of roots)
-    eachShown(root, (box) => {
-      if (box !== root && box.opening === "closed" && (!result || weight(box) > weight(result))) result = box;
-    });
-  return result;
+  const [first] = groupsOf(roots, (box) => box.kind !== "root" && box.opening === "closed");
+  return first?.[0] ?? null;
 }
 
 /** Open what weighs most, and its counterparts in other phases, one after another, while all of it can be read in a room. */
@@ -135,10 +131,15 @@ function cuts(app: App): number {
 
 /** The closed boxes that are worth opening, the heaviest first; the same module stands together in all phases. */
 function closedGroups(roots: Box[]): Box[][] {
+  return groupsOf(roots, (box) => box.opening === "closed" && isWorthOpening(box));
+}
+
+/** Some of the boxes, the heaviest first; the same module stands together in all phases. */
+function groupsOf(roots: Box[], isMeant: (box: Box) => boolean): Box[][] {
   const groups = new Map<string, Box[]>();
   for (const root of roots)
     eachShown(root, (box) => {
-      if (box.opening !== "closed" || !isWorthOpening(box)) return;
+      if (!isMeant(box)) return;
       const key = box.elements[0] < 0 ? `${box.kind} ${box.run.path(~box.elements[0])} ${box.label}` : box.key;
       const group = groups.get(key);
       if (group) group.push(box);
@@ -154,6 +155,11 @@ function weightOf(boxes: Box[]): number {
 /** What a box takes of the run: its time, or where none was taken the number of its operations. */
 function weight(box: Box): number {
   return box.start < 0 ? 0 : box.forest.weight(box.start, box.end);
+}
+
+/** The share of a run that is in a box: of its time or, since times of one short run say little, of its operations if that is more. */
+function shareOf(box: Box, root: Box): number {
+  return Math.max(weight(box) / weight(root), box.operations / root.operations);
 }
 
 async function fits(app: App, room: Room): Promise<boolean> {

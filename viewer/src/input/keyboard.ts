@@ -70,6 +70,7 @@ function act(app: App, actions: Actions, event: KeyboardEvent): boolean {
       v: actions.views,
       m: () => actions.dock("memory"),
       t: () => actions.dock("time"),
+      k: () => actions.dock("tokens"),
       d: actions.theme,
       c: actions.copy,
       s: actions.saveSvg,

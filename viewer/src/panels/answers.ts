@@ -8,7 +8,9 @@ import { Flag, Phase, PHASES } from "../data/schema.gen.ts";
 import { plural } from "../data/text.ts";
 import { amount, count, duration, percent, size, type Show } from "../data/units.ts";
 import { h } from "../dom.ts";
+import { tokenSteps, tokenTotals } from "../data/tokens.ts";
 import { pathText, section } from "./rows.ts";
+import { totalsText } from "./tokens.ts";
 
 /** Searches, and colours by a measure. */
 export type Ask = (query: string, heat: string) => void;
@@ -29,7 +31,13 @@ const TINY_SHARE = 0.5;
 export function answers(app: App, ask: Ask): HTMLElement[] {
   const { run } = app;
   if (!run.count) return [];
-  return [...costs(run, ask), ...memoryAtPeak(run, ask), ...odd(run, ask)];
+  return [...written(run), ...costs(run, ask), ...memoryAtPeak(run, ask), ...odd(run, ask)];
+}
+
+/** Of a run that writes a text: what a token takes. */
+function written(run: Run): HTMLElement[] {
+  const steps = tokenSteps(run);
+  return steps.length ? [section("Tokens", h("p", { class: "sub" }, totalsText(tokenTotals(steps))))] : [];
 }
 
 /** By time where it was taken, else by FLOPs: the phases, then modules, operators and lines of the program. */
@@ -119,8 +127,8 @@ function memoryAtPeak(run: Run, ask: Ask): HTMLElement[] {
       h(
         "p",
         { class: "sub" },
-        `during ${run.name(peak)} in ${run.where(run.nodeScope[peak])}` +
-          (value >= 0 ? `; the largest is ${run.valueLabel(value)}, ${size(memory.bytes[largest])}` : ""),
+        `during ${run.name(peak)} ${run.placeText(run.nodeScope[peak])}` +
+          (value >= 0 ? `; the largest is ${run.originText(value)}, ${size(memory.bytes[largest])}` : ""),
       ),
     ),
   ];
@@ -180,7 +188,7 @@ function odd(run: Run, ask: Ask): HTMLElement[] {
 
 function row({ name, amount, query }: Share, total: number, show: Show, heat: string, ask: Ask): HTMLElement {
   const share = amount / total;
-  const bar = h("span", { class: "bar" });
+  const bar = h("span", { class: "meter" });
   bar.style.width = `${(100 * share).toFixed(1)}%`;
   const cells = [
     bar,

@@ -148,7 +148,7 @@ export class Details {
         ...singleRows(this.app, "node", node),
       ]),
       changeWords(run, node),
-      ...(compared.length ? comparedFacts(compared) : []),
+      ...(compared.length ? comparedFacts(this.app.run, compared) : []),
       section(
         "Arguments",
         h(
@@ -233,7 +233,7 @@ export class Details {
       breakFacts(run, scope),
       facts([
         ["one of", fold ? this.allOf(fold) : ""],
-        ["path", scope >= 0 ? run.path(scope) || "(root)" : ""],
+        ["path", scope >= 0 ? run.where(scope) : ""],
         ["path in A", pathBefore(run, scope)],
         ["call", scope >= 0 && run.scopeCall[scope] > 0 ? `number ${run.scopeCall[scope] + 1}` : ""],
         this.again(box),
@@ -249,7 +249,7 @@ export class Details {
           ? singleRows(this.app, "scope", scope)
           : []),
       ]),
-      ...(compared.length ? comparedFacts(compared) : []),
+      ...(compared.length ? comparedFacts(this.app.run, compared) : []),
       box.kind === "fold" ? differing(box, this.go) : null,
       operators(run, nodes),
       ...this.border(box),

@@ -121,7 +121,7 @@ export function selectionMarkdown(app: App): string {
     title = run.name(node);
     rows.push(
       ["operator", `\`${run.op(node)}\``],
-      ["module", run.path(run.nodeScope[node]) || "(the run)"],
+      ["module", run.where(run.nodeScope[node])],
       ["phase", PHASES[run.nodePhase[node]]],
     );
     for (const entry of run.arguments(node))

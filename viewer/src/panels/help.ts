@@ -20,7 +20,7 @@ export const KEYS: [string, string][] = [
   ["l", "jump between an operation and its gradient"],
   ["p", "light up the whole path to producers and consumers"],
   ["v", "show or hide views"],
-  ["m  t", "memory timeline, time flame chart"],
+  ["m  t  k", "memory timeline, time flame chart; of a run that writes a text, its tokens"],
   ["u  or  Ctrl z", "undo a change of the view; Shift: redo"],
   ["d", "dark or light"],
   ["c", "copy the selection as Markdown"],

@@ -33,9 +33,15 @@ export function facts(rows: Fact[], heads: string[] = []): HTMLElement {
 }
 
 /** What A, B and the difference come to; where a sum leaves operations out, what that means. */
-export function comparedFacts(rows: Fact[]): HTMLElement[] {
+export function comparedFacts(run: Run, rows: Fact[]): HTMLElement[] {
   const isLow = rows.some((row) => row.some((cell) => cellText(cell).startsWith("≥")));
-  return [facts(rows, ["A", "B", "B − A"]), ...(isLow ? [h("p", { class: "sub" }, LEFT_OUT)] : [])];
+  return [
+    facts(
+      rows,
+      [...run.sides, "B − A"].map((head, i) => (i === 2 && run.sides[0] !== "A" ? "difference" : head)),
+    ),
+    ...(isLow ? [h("p", { class: "sub" }, LEFT_OUT)] : []),
+  ];
 }
 
 /** Text with the letters that a pattern matches brought out. */

@@ -100,8 +100,8 @@ export class Summary {
       moduleChanges(this.app.run, this.go),
       section(
         "Comparison",
-        facts(sides.map((side, i): Fact => [i ? "B" : "A", titleOf(side)])),
-        ...comparedFacts([...rows(sides), ...circumstances(sides, false)]),
+        facts(sides.map((side, i): Fact => [this.app.run.sides[i], titleOf(side)])),
+        ...comparedFacts(this.app.run, [...rows(sides), ...circumstances(sides, false)]),
         facts(circumstances(sides, true)),
       ),
       section(

@@ -6,7 +6,7 @@ import { nice, phaseStretches, type Stretch } from "../data/phases.ts";
 import { plural } from "../data/text.ts";
 import { count, duration, size, sizes } from "../data/units.ts";
 import { button, fitCanvas, h, replace } from "../dom.ts";
-import { USE_COLORS } from "../draw/theme.ts";
+import { USE_COLORS } from "../data/schema.gen.ts";
 import { FONT } from "../draw/text.ts";
 import { firstAfter, LEFT } from "./flamechart.ts";
 import { pathText } from "./rows.ts";

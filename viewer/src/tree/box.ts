@@ -2,7 +2,7 @@
 
 import { wasText } from "../data/renamed.ts";
 import { isRecomputed, isRepeated } from "../data/recomputed.ts";
-import type { Run, Stretch } from "../data/run.ts";
+import { OUTSIDE, type Run, type Stretch } from "../data/run.ts";
 import { Phase, Role } from "../data/schema.gen.ts";
 import type { Forest } from "./forest.ts";
 
@@ -14,11 +14,13 @@ export type Opening = "closed" | "one" | "all";
 const MOST_IN_A_FRAME = 2500;
 /** So many operations between the calls of models are drawn as one. */
 const FEWEST_OUTSIDE = 3;
-export const OUTSIDE = "outside any module";
 /** The same between the calls that a model makes, unless they are most of it. */
 const FEWEST_OWN = 6;
 const OWN = "own operations";
 const MOST_OWN = 0.5;
+/** Before the reason of a graph break, as the second line of what it ends. */
+export const BREAK = "⚡ ended by ";
+const LONGEST_REASON = 32; // letters of it that have room on a box, with a shape beside them
 const SUMMED = "summed outputs";
 const SEED = "gradient of 1";
 const BUNDLE = 200;
@@ -193,7 +195,7 @@ export class Box {
     const above = this.above;
     if (this.kind === "module") return run.path(this.scope) || this.label;
     if (this.kind === "op")
-      return this.isAdded ? this.label : `${this.label} in ${run.where(run.nodeScope[this.node])}`;
+      return this.isAdded ? this.label : `${this.label} ${run.placeText(run.nodeScope[this.node])}`;
     return above ? `${above}.${this.label}` : this.label;
   }
 
@@ -260,7 +262,13 @@ export class Box {
     }
     const lone = loneOperation(forest, ~first, run.label(~first));
     if (lone >= 0) return new Box(forest, "op", this, Int32Array.of(lone), from, to, run.label(~first), "", level);
-    return new Box(forest, "module", this, inside, from, to, callLabel(run, ~first), typeLabel(run, ~first), level);
+    const label = callLabel(run, ~first, this.loop);
+    return new Box(forest, "module", this, inside, from, to, label, typeLabel(run, ~first), level);
+  }
+
+  /** What the loop is called that this is a turn of; "" outside of any. */
+  private get loop(): string {
+    return this.kind === "step" ? (this.parent?.label ?? "") : "";
   }
 
   private instances(): Box[] {
@@ -270,7 +278,7 @@ export class Box {
       const inside = this.elements.subarray(index, index + period);
       const [from, to] = span(forest, inside);
       if (period === 1 && inside[0] < 0) {
-        const [label, type] = [callLabel(run, ~inside[0]), typeLabel(run, ~inside[0])];
+        const [label, type] = [callLabel(run, ~inside[0], ""), typeLabel(run, ~inside[0])];
         boxes.push(new Box(forest, "module", this, inside, from, to, label, type, this.level));
       } else if (period === 1) {
         boxes.push(new Box(forest, "op", this, inside, from, to, run.name(inside[0]), "", this.level));
@@ -398,8 +406,9 @@ function names(run: Run, elements: Int32Array): string {
 }
 
 /** The label of a call; of a module that is called several times, with the number of the call where that of its caller does not say it. */
-function callLabel(run: Run, scope: number): string {
+function callLabel(run: Run, scope: number, loop: string): string {
   const label = run.label(scope);
+  if (label === loop) return run.module(scope)[1]; // the loop is called after it
   const call = run.scopeCall[scope];
   const isSaid = call === run.scopeCall[run.scopeParent[scope]];
   // What ran again is told apart by its mark.
@@ -435,7 +444,10 @@ function functionName(run: Run, scope: number): string {
 /** The second line of a box: the class, the function's full name, or that a graph break ends it. */
 function typeLabel(run: Run, scope: number): string {
   const broken = run.breakOf(scope);
-  if (broken) return `⚡ graph break: ${broken.reason}`;
+  if (broken)
+    return (
+      BREAK + (broken.reason.length > LONGEST_REASON ? `${broken.reason.slice(0, LONGEST_REASON)}…` : broken.reason)
+    );
   return run.isFunction(scope) ? functionName(run, scope) : run.module(scope)[1];
 }
 

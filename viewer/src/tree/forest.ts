@@ -5,7 +5,7 @@
  * a position in one of several equal calls has its counterpart in each of the others at the same distance.
  */
 
-import type { Run, Stretch } from "../data/run.ts";
+import { ADDED, REMOVED, type Run, type Stretch } from "../data/run.ts";
 import { Kind } from "../data/schema.gen.ts";
 
 export class Forest {
@@ -147,7 +147,8 @@ export class Forest {
     const source: number[] = [];
     const target: number[] = [];
     const value: number[] = [];
-    const add = (from: number, node: number): void => {
+    const side: number[] = [];
+    const add = (from: number, node: number, runs = 0): void => {
       const origin = root ? root[from] : from;
       const producer = run.producer[origin];
       const position = producer >= 0 ? this.position[producer] : -1;
@@ -156,20 +157,28 @@ export class Forest {
       source.push(producer >= 0 ? position : ~origin);
       target.push(this.position[node]);
       value.push(from);
+      side.push(runs || run.sideOf(node) || (producer >= 0 ? run.sideOf(producer) : 0));
     };
     for (let index = 0; index < this.total; index++) {
       const node = this.order[index];
       if (through && run.isView(node)) continue;
+      const after = run.readAfter(node);
       for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
-        if (run.inKind[row] !== Kind.SHAPE) add(run.inValue[row], node);
+        if (run.inKind[row] === Kind.SHAPE) continue;
+        add(run.inValue[row], node, after.includes(run.rootOf(run.inValue[row])) ? ADDED : 0);
       }
-      for (const before of run.readBefore(node)) add(before, node);
+      for (const before of run.readBefore(node)) add(before, node, REMOVED);
       for (let row = run.outStart[node]; row < run.outStart[node + 1]; row++) {
         const below = run.valueCarries[run.outValue[row]];
         if (below >= 0) add(below, node);
       }
     }
-    return { source: Int32Array.from(source), target: Int32Array.from(target), value: Int32Array.from(value) };
+    return {
+      source: Int32Array.from(source),
+      target: Int32Array.from(target),
+      value: Int32Array.from(value),
+      side: Uint8Array.from(side),
+    };
   }
 }
 
@@ -185,9 +194,10 @@ export function isUnknown({ known, unknown }: Sum): boolean {
   return unknown > 0 && !known;
 }
 
-/** Columns: where bytes come from (a position, or ~value from outside), where they go, and the value read. */
+/** Columns: where bytes come from (a position, or ~value from outside), where they go, the value read, and the run that has it. */
 export interface Edges {
   source: Int32Array;
   target: Int32Array;
   value: Int32Array;
+  side: Uint8Array; // of a comparison: 0 both, else that of the status ADDED or REMOVED
 }

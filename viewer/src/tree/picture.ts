@@ -28,6 +28,7 @@ export interface Line {
   label: boolean;
   arrow: boolean;
   carried: boolean; // from one turn of a loop to the next
+  side: number; // of a comparison: the run that alone has it, as a status; 0 for both
   exit: number; // the side of the frame at its beginning that it leaves through, and of the one at its end
   entry: number;
 }
@@ -39,6 +40,7 @@ export interface Edge {
   count: number;
   hub: boolean;
   carried: boolean; // from one turn of a loop to the next
+  side: number; // of a comparison: the run that alone has it, as a status; 0 for both
   lines: number[]; // frame and line in turn
 }
 
@@ -160,7 +162,7 @@ function connect(
   folds: Fold[],
   options: Options,
 ): Edge[] {
-  const { source, target, value } = forest.edges(!options.views);
+  const { source, target, value, side } = forest.edges(!options.views);
   const at = foldsAt(forest, folds);
   const outside = outsideItems(forest, root, items, frames, source);
   const results = new Map<number, Edge>();
@@ -174,9 +176,12 @@ function connect(
     if ((a === b && turns !== 1) || turns > 1) continue;
     const key = (turns ? -1 : 1) * (1 + a * MOST_ITEMS + b);
     const known = results.get(key);
-    if (known) known.count += 1;
-    else {
-      const edge = { source: a, target: b, value: value[i], count: 1, hub: false, carried: turns === 1, lines: [] };
+    if (known) {
+      known.count += 1;
+      if (known.side !== side[i]) known.side = 0;
+    } else {
+      const carried = turns === 1;
+      const edge = { source: a, target: b, value: value[i], count: 1, hub: false, carried, side: side[i], lines: [] };
       results.set(key, edge);
       edges.push(edge);
     }
@@ -234,7 +239,7 @@ function outsideItems(
         ? `${sorted.length} inputs`
         : run.valueName[value] >= 0
           ? run.valueLabel(value)
-          : `from outside ${run.valueLabel(value)}`;
+          : "from outside";
       const box = new Box(
         forest,
         "input",
@@ -295,7 +300,8 @@ function addOutputs(
     const text = count > 1 ? `${label} and ${count - 1} more` : label;
     const box = new Box(forest, "output", root, Int32Array.of(value), -1, -1, text, run.typeText(value), 0);
     const number = add(items, frames, box, 0);
-    if (item >= 0) edges.push({ source: item, target: number, value, count, hub: false, carried: false, lines: [] });
+    const rest = { value, count, hub: false, carried: false, side: 0, lines: [] };
+    if (item >= 0) edges.push({ source: item, target: number, ...rest });
   }
 }
 
@@ -367,11 +373,12 @@ function route(items: Item[], frames: Frame[], edges: Edge[], { against }: Flow)
         label,
         arrow,
         carried: edge.carried,
+        side: edge.side,
         exit: sides[0],
         entry: sides[1],
       });
       lineOf[frame].set(key, number);
-    }
+    } else if (frames[frame].lines[number].side !== edge.side) frames[frame].lines[number].side = 0;
     edge.lines.push(frame, number);
   };
   edges.forEach((edge, number) => {

@@ -16,7 +16,7 @@ from torch_vis.analysis.memory.kernel_workspace import scratch_bytes as scratch_
 from torch_vis.analysis.report import Charts, Report, most
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph, Node
-from torch_vis.graph.lifetimes import Lifetimes, NextRun, Tensor, Use, next_run
+from torch_vis.graph.lifetimes import USE_COLORS, Lifetimes, NextRun, Tensor, Use, next_run
 from torch_vis.graph.record import Limit, Run
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import count, duration, size
@@ -533,7 +533,7 @@ class MemoryReport(Report):
         x, chosen = thinned(self.blocks.live)
         names = [f"{number:,} {self.graph.nodes[number].name}" for number in x]
         series = [
-            Series(use.words, x, self.blocks.during[use][chosen].tolist(), names)
+            Series(use.words, x, self.blocks.during[use][chosen].tolist(), names, color=USE_COLORS[use])
             for use in Use
             if self.blocks.during[use].any()
         ]

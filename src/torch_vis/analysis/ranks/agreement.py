@@ -157,8 +157,11 @@ def _verdict(
         "reduce_scatter",
     ):
         return None
-    if kind in ("all_gather", "broadcast", "all_to_all"):
+    if kind in ("all_gather", "broadcast", "all_to_all", "gather", "scatter"):
         for position, rank in enumerate(members):
+            # only the root gets anything
+            if kind == "gather" and rank != row.peer:
+                continue
             expected = _expected(kind, members, row, given, position)
             if expected is None or (kind == "broadcast" and rank == row.peer):
                 continue
@@ -179,7 +182,10 @@ def _expected(
 
     if kind == "broadcast":
         return None if row.peer is None else torch.cat(given[row.peer])
-    if kind == "all_gather":
+    if kind == "scatter":
+        # the root gives a tensor to each, in the order of ranks
+        return None if row.peer is None or not given[row.peer] else given[row.peer][position]
+    if kind in ("all_gather", "gather"):
         # of several tensors each is gathered by itself
         count = len(given[members[0]])
         return torch.cat([given[rank][item] for item in range(count) for rank in members])

@@ -143,9 +143,11 @@ class _Times:
         graph, metrics = run.graph, run.metrics
         self.waited: dict[int, int] = {}
         self.done: dict[int, int] = {}
-        self._timed = {"time_ns", "start_ns"} <= set(metrics) and not run.meta.get("fake")
+        untimed = run.meta.get("fake") and not run.meta.get("predicted")
+        self._timed = {"time_ns", "start_ns"} <= set(metrics) and not untimed
         # a wait on a device returns at once, and the device stands still later
-        self._timed = self._timed and all(str(device).startswith("cpu") for device in graph.devices)
+        on_host = all(str(device).startswith("cpu") for device in graph.devices)
+        self._timed = self._timed and (on_host or bool(run.meta.get("predicted")))
         if not self._timed:
             return
         self._time, self._start = metrics["time_ns"].values, metrics["start_ns"].values

@@ -11,6 +11,8 @@ from torch_vis._trace import Trace
 from torch_vis.analysis.ranks.by_rank import WorldCommunicationReport, WorldMemoryReport, rank_spans
 from torch_vis.analysis.ranks.exchanges import Exchange, exchanges_of
 from torch_vis.analysis.ranks.meetings import Meeting, Meetings, Mismatch, meetings_of
+from torch_vis.analysis.ranks.places import at_place
+from torch_vis.analysis.ranks.step_time import StepTimeReport
 from torch_vis.analysis.ranks.waiting import (
     Clock,
     CriticalPathReport,
@@ -104,9 +106,15 @@ class World:
             raise NoMatch(f"no rank {rank!r}; there are ranks {rank_spans(self._like)}")
         trace = self._own(self._like[rank])
         if rank in self._copies:
+            meta = {**trace.meta, **self._copies[rank][1], "rank": rank}
+            graph = at_place(trace.graph, trace.meta, meta)
             trace = Trace.of(trace, output=trace.output, error=trace.error)
-            trace.meta = {**trace.meta, **self._copies[rank][1], "rank": rank}
+            trace.graph, trace.meta = graph, meta
         return trace
+
+    def with_traces(self, traces: Mapping[int, Trace]) -> World:
+        """The same world with other traces of the ranks that are no copies."""
+        return World(traces, copies=self._copies, measured=self._measured, agreement=self._agreement)
 
     def _own(self, rank: int) -> Trace:
         trace = self._traces[rank]
@@ -159,8 +167,10 @@ class World:
     @cached_property
     def timeline(self) -> RankTimeline:
         """The meetings of all ranks on one time line."""
-        if any(run.meta.get("fake") for run in self._runs.values()):
-            raise UsageError("these ranks were followed by shapes alone, and have no times")
+        if any(run.meta.get("fake") and not run.meta.get("predicted") for run in self._runs.values()):
+            raise UsageError(
+                "these ranks were followed by shapes alone, and have no times; tv.simulate(…, hardware=…) predicts them"
+            )
         return RankTimeline(self._runs, self.meetings, self.exchanges, self.clocks)
 
     # ---------------------------------------------------------------- ask it
@@ -181,6 +191,10 @@ class World:
     def critical_path(self) -> CriticalPathReport:
         """What the length of the step is made of, across ranks."""
         return CriticalPathReport(self.timeline)
+
+    def step_time(self) -> StepTimeReport:
+        """How long the step of all ranks takes: computation, exposed communication, and the idle time of a pipeline."""
+        return StepTimeReport(self.timeline, self._runs, self._like)
 
     def compare(self, a: int, b: int) -> Comparison:
         """Two ranks as two versions of a program: what one does and the other does not."""
@@ -257,7 +271,8 @@ class World:
             run = self._runs[like]
             peak = run.memory().peak_bytes if run.lifetimes is not None else None
             sent = sum(row.sent_bytes or 0 for row in self.exchanges[like])
-            wall = None if run.meta.get("fake") else run.meta.get("wall_ns")
+            untimed = run.meta.get("fake") and not run.meta.get("predicted")
+            wall = None if untimed else run.meta.get("wall_ns")
             stage = run.meta.get("stage")
             key = (len(run.graph), stage, peak, len(self.exchanges[like]), round(sent), wall)
             kinds.setdefault(key, []).append(rank)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +26,6 @@ from torch_vis.capture.compilers.diagnose import (
     own_error,
     quiet,
 )
-from torch_vis.capture.compilers.dynamo_cache import forgetting, isolated
 from torch_vis.capture.compilers.graph_breaks import DynamoLog, listening, with_ends, with_losses
 from torch_vis.capture.compilers.interpreter import ProgramRun
 from torch_vis.capture.compilers.program import Program, count_nodes, describe, remember_outputs, with_untaken
@@ -40,7 +41,7 @@ from torch_vis.capture.compilers.symbolic_sizes import (
 from torch_vis.capture.recording.module_calls import aside_while_compiling
 from torch_vis.capture.recording.recorder import Recorder, get_ident
 from torch_vis.capture.session import Capture
-from torch_vis.capture.undo import Undo
+from torch_vis.capture.undo import Undo, context
 from torch_vis.errors import CaptureFailed, UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.record import Limit
@@ -427,3 +428,61 @@ def _check(via: str, options: Options) -> None:
         raise UsageError(
             f"dynamic_shapes is for via='export'; with via={via!r} use dynamic=True or mark_dynamic"
         )
+
+
+@context
+def forgetting(undo: Undo) -> None:
+    """Drop what was compiled inside, in whatever functions, and the sizes that Dynamo noted.
+
+    Inside, it knows of no sizes either: one that differs from an earlier call's would be left open otherwise.
+    """
+    from torch._dynamo import pgo
+
+    state = pgo.get_code_state()
+    before = {id(entry.code) for code in _codes() for entry in _entries(code)}
+    undo.add(_restore_sizes, state, copy.deepcopy(dict(state)))
+    undo.add(_drop_all, before)
+    state.clear()
+
+
+def _restore_sizes(state: dict[Any, Any], sizes: dict[Any, Any]) -> None:
+    state.clear()
+    state.update(sizes)
+
+
+def _drop_all(before: set[int]) -> None:
+    for code in _codes():
+        _drop(code, before)
+
+
+def isolated() -> dict[str, Any]:
+    """The option that keeps our compilations apart from the user's, whose number Dynamo limits, where torch has it."""
+    known = inspect.signature(torch._dynamo.eval_frame._optimize).parameters
+    return {"isolate_recompiles": True} if "isolate_recompiles" in known else {}
+
+
+def _codes() -> list[CodeType]:
+    """The functions that Dynamo has looked at."""
+    from torch._dynamo.convert_frame import input_codes
+
+    return [code for code in (seen() for seen in list(input_codes.seen)) if code is not None]
+
+
+def _entries(code: CodeType) -> list[Any]:
+    return list(torch._C._dynamo.eval_frame._debug_get_cache_entry_list(code))
+
+
+def _drop(code: CodeType, before: set[int]) -> None:
+    """Drop what was compiled for a function since, and leave what the user had compiled."""
+    from torch._dynamo.eval_frame import reset_code
+    from torch._dynamo.guards import DeletedGuardManagerWrapper
+
+    entries = _entries(code)
+    ours = [entry for entry in entries if id(entry.code) not in before]
+    if len(ours) == len(entries):
+        if ours:
+            reset_code(code)
+        return
+    for entry in ours:
+        deleted = DeletedGuardManagerWrapper("the trace that it was compiled for has ended")
+        entry.guard_manager.extra_state.invalidate(entry, deleted)

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from torch_vis.capture.compilers.diagnose import failed
-from torch_vis.capture.compilers.dynamo_cache import forgetting, isolated
+from torch_vis.capture.compilers.frontends import forgetting, isolated
 from torch_vis.capture.compilers.interpreter import PASSIVE, target_name
 from torch_vis.capture.undo import Undo, context
 from torch_vis.errors import CaptureFailed

@@ -35,17 +35,19 @@ from torch_vis.ops.collectives import WAIT, Collective, Effects, effects, root_o
 C10D = "torch.distributed.distributed_c10d"
 # how a group of a mesh is described, and the one of all ranks
 MESH, WORLD = "mesh_", "default_pg"
+# what functions of torch.distributed call the options of the call that they make
+OPTIONS = ("all_reduce_opts", "reduce_opts", "opts")
 
 
 class Pending:
     """A collective that nobody has waited for yet: the tensors that it fills, and the handle to wait by."""
 
-    __slots__ = ("backward", "comm", "receives", "scope", "tensors", "work", "work_ref")
+    __slots__ = ("backward", "comm", "has_future", "receives", "scope", "tensors", "work", "work_ref")
 
     def __init__(self, comm: int, tensors: list[Tensor], work: Any, scope: int, backward: int) -> None:
         self.comm = comm
         # whether it is a message, of which only the wait may tell who sent it
-        self.receives = False
+        self.receives, self.has_future = False, True
         self.tensors = tensors
         # held until it is done, so that it can be asked
         self.work = work
@@ -57,9 +59,19 @@ class Pending:
         if self.work is None:
             return self.work_ref is not None
         # one of a fake group talks to nobody, and never says that it is done
-        if type(self.work).__name__ == "FakeWork" or self.work.is_completed():
+        if type(self.work).__name__ == "FakeWork" or self.work.is_completed() or self._has_arrived():
             self.work = None
             return True
+        return False
+
+    def _has_arrived(self) -> bool:
+        """Whether the future of the handle is done: a backend lets those go on who wait for it, and then says so."""
+        if self.has_future:
+            try:
+                return bool(self.work.get_future().done())
+            except RuntimeError:
+                # messages between two ranks have none
+                self.has_future = False
         return False
 
 
@@ -195,7 +207,9 @@ def _reduction(frame: Any) -> str:
         # C++ code calls by itself: the reducer of DistributedDataParallel, which divides and adds up
         return "sum" if current_autograd_node() is not None or _in_engine(deepest) else "?"
     names = frame.f_locals
-    op = getattr(names.get("opts"), "reduceOp", None) or names.get("op")
+    # what the manager of coalesced collectives calls its own "op" is another thing
+    options = next((names[name] for name in OPTIONS if name in names), None)
+    op = getattr(options, "reduceOp", None) or names.get("op")
     op = getattr(op, "op", op)
     name = getattr(op, "name", None)
     return str(name).lower() if name else "?"

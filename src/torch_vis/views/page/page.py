@@ -152,6 +152,7 @@ def comparison(
     limits = [f"A: {text}" for text in a.limits] + [f"B: {text}" for text in b.limits]
     meta = {**b.meta, "model": title}
     sides = [_side(name_a, a), _side(name_b, b)]
+    before, after = union.reads_of_one()
     more = {
         "compare": {
             "a": name_a,
@@ -164,7 +165,8 @@ def comparison(
             "was": union.renamed_modules(),
         },
         "breaks": [vars(row) for row in Breaks(b.meta.get("program"))],
-        "read_before": union.reads_of_removed(),
+        "read_before": before,
+        "read_after": after,
     }
     memory = None if b.lifetimes is None else union.memory(b.lifetimes.by_use)
     run = Run(union.graph, metrics, limits, meta)

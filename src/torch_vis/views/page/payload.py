@@ -15,7 +15,7 @@ from torch_vis.graph.io.tables_json import tables_to_plain
 from torch_vis.graph.lifetimes import MemoryByUse, next_run
 from torch_vis.graph.module_table import output_values
 from torch_vis.graph.record import Run, added_by_recording
-from torch_vis.graph.repeats import Elements, folds
+from torch_vis.graph.repeats import Elements, folds, generations
 from torch_vis.graph.schema import COLUMNS, Site
 from torch_vis.graph.text import source_text
 from torch_vis.ops.api_level import api_level
@@ -87,8 +87,17 @@ def payload(
         "arguments": {op: list(known) for op in ops if (known := argument_names(op)) is not None},
         "tables": tables,
         "added": {"summed": summed, "seeds": seeds},
+        **_written(graph),
         **more,
     }, text
+
+
+def _written(graph: Graph) -> dict[str, Any]:
+    """The calls that write a text, where the run is of that kind: the longest, one row for each call."""
+    longest = max(generations(graph), key=lambda generation: len(generation.scopes), default=None)
+    if longest is None:
+        return {}
+    return {"generation": [list(row) for row in zip(*(column.tolist() for column in longest))]}
 
 
 def handed_out(graph: Graph) -> Any:

@@ -1,0 +1,433 @@
+"""A replay in which values are replaced and kept on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from torch_vis.capture.containers import Form, filled, form_leaves, named_tensors
+from torch_vis.capture.edits import EditPlace, Replacement, changed, same_form, sliced, takes_first
+from torch_vis.capture.kept_tensors import KeptTensors, copy_of
+from torch_vis.errors import UsageError
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.schema import RECORDED, Flag
+from torch_vis.replay.activation_file import InMemory
+from torch_vis.replay.replay import PreparedCall, Replay, ReplayPlan, flat, quiet
+from torch_vis.replay.slicing import (
+    KeptValue,
+    ReplayTarget,
+    Sight,
+    full_index,
+    gradient_names,
+    kept_values,
+)
+
+VIEW = int(Flag.VIEW)
+# operations that are not just a call: what they do besides is in ``Replay.run_node``
+BESIDES = RECORDED | int(Flag.RANDOM | Flag.ESCAPE)
+
+
+class Diverged(Exception):
+    """These inputs take another way through the program than the one that was recorded."""
+
+    def __init__(self, node: int, was: bool, now: bool) -> None:
+        super().__init__(node, was, now)
+        self.node, self.was, self.now = node, was, now
+
+
+class Basis(NamedTuple):
+    """Every block of memory of a run as the run left it, the random states that it drew from, and its inputs."""
+
+    memory: dict[int, torch.UntypedStorage]
+    objects: dict[int, torch.Tensor]
+    states: dict[int, Any]
+    inputs: Mapping[str, torch.Tensor]
+    results: dict[int, torch.Tensor]
+    views: dict[int, BlockViews]
+
+
+# a block of memory, and the tensors on it by the numbers of their values
+BlockViews = tuple[torch.UntypedStorage, dict[int, torch.Tensor]]
+
+
+class PlainCall(NamedTuple):
+    """A call that makes new strided tensors of strided ones and does nothing else: most of what runs."""
+
+    prepared: PreparedCall
+    operator: Callable[..., Any]
+    """What its operator is to C++, without the call of Python around it."""
+    grad_mode: bool
+    arguments: list[int]
+    outputs: tuple[PlainOutput, ...]
+
+
+class PlainOutput(NamedTuple):
+    """A tensor that a plain call makes: its value and block, and its geometry as it was recorded."""
+
+    value: int
+    storage: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+
+
+class RunStep(NamedTuple):
+    """How one node is run: the values in its slots, the blocks that it is only a view of, or a plain call."""
+
+    arguments: list[int]
+    viewed: frozenset[int]
+    plain: PlainCall | None
+
+
+class RunLayout:
+    """What all runs of one graph share: plain lists in the place of columns, and which calls are plain."""
+
+    def __init__(self, graph: Graph, plan: ReplayPlan) -> None:
+        self.graph, self.plan = graph, plan
+        self.storage: list[int] = graph.value_storage.tolist()
+        self._steps: dict[int, RunStep] = {}
+        self._outputs: dict[int, list[int]] = {}
+        # conjugated and negated views carry a bit that a geometry does not tell
+        self._strided = [
+            row.layout == "strided" and not row.conj and not row.neg and not row.dtype.startswith("complex")
+            for row in graph.types
+        ]
+
+    def outputs(self, node: int) -> list[int]:
+        """The values that a node makes."""
+        values = self._outputs.get(node)
+        if values is None:
+            values = self._outputs[node] = self.graph.out_value[slice(*self.graph.output_span(node))].tolist()
+        return values
+
+    def step(self, node: int) -> RunStep:
+        """How a node is run, worked out once."""
+        step = self._steps.get(node)
+        if step is None:
+            arguments = self.plan.arguments(node)
+            step = self._steps[node] = RunStep(arguments, self._viewed(node), self._plain(node))
+        return step
+
+    def _viewed(self, node: int) -> frozenset[int]:
+        """The blocks that a node looks at in another way, if that is all it does."""
+        flags, values = self.plan.flags[node], self.outputs(node)
+        is_pure = flags & VIEW and not flags & BESIDES
+        if not is_pure or not all(self._strided[type_] for type_ in self.graph.value_type[values].tolist()):
+            return frozenset()
+        return frozenset(self.storage[value] for value in values)
+
+    def _plain(self, node: int) -> PlainCall | None:
+        graph, plan = self.graph, self.plan
+        if plan.flags[node] & BESIDES:
+            return None
+        begin, end = graph.output_span(node)
+        values, arguments = self.outputs(node), plan.arguments(node)
+        types = graph.value_type[[*values, *arguments]].tolist()
+        storages = [self.storage[value] for value in values]
+        fresh = graph.out_slot[begin:end].tolist() == list(range(end - begin)) and end > begin
+        if (
+            not fresh
+            or len(set(storages)) < len(storages)
+            or not all(self._strided[type_] for type_ in types)
+        ):
+            return None
+        if any(graph.storage_birth[storage] != node for storage in storages):
+            return None
+        outputs = []
+        for value, storage in zip(values, storages):
+            row = graph.types[graph.value_type[value]]
+            dtype, _ = plan.form(int(graph.value_type[value]))
+            place = int(graph.value_offset[value])
+            outputs.append(PlainOutput(value, storage, tuple(row.shape), tuple(row.stride), place, dtype))
+        grad_mode = bool(plan.flags[node] & Flag.GRAD_MODE)
+        prepared = plan.prepared(node)
+        operator = getattr(prepared.run, "_op", prepared.run)
+        return PlainCall(prepared, operator, grad_mode, arguments, tuple(outputs))
+
+
+class PatchedReplay(Replay):
+    """A replay in which values can be replaced for those who read them afterwards.
+
+    A replaced value gets a block of its own, and with it the views of it and the writes to it that follow. The
+    operations that it came from still see the old one in their backward, as they do where a hook
+    replaces an output. Operations that only make views are not run: a view is its geometry on a block.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        held: KeptTensors,
+        plan: ReplayPlan,
+        layout: RunLayout,
+        sink: Any,
+        kept: Sequence[ReplayTarget],
+        patches: Sequence[tuple[ReplayTarget, Replacement]],
+    ) -> None:
+        super().__init__(graph, held, plan)
+        self.layout = layout
+        self.sink = sink
+        self.at = -1
+        # tensors that were built on blocks, which serve as arguments again
+        self.views: dict[int, BlockViews] = {}
+        self.deciding: frozenset[int] = frozenset()
+        self.otherwise: dict[int, Any] = {}  # what left for Python and is not what it was
+        # value → its blocks of its own with who sees each, the newest last
+        self.moved: dict[int, list[tuple[int, Sight]]] = {}
+        actions: list[tuple[int, Callable[[], None]]] = []
+        counts: dict[str, int] = {}
+        for target, by in patches:
+            call = counts[target.name.partition("#")[0]] = counts.get(target.name.partition("#")[0], -1) + 1
+            actions.append((target.after, partial(self.patch, target, by, call)))
+        for target in kept:
+            actions.append((target.after, partial(self.store, target)))
+            for row in gradient_names(graph, target):
+                actions.append((int(graph.value_producer[row.value]), partial(self.put, row)))
+        # what is to be done, the last first; of one place in the order given
+        self.waiting = sorted(actions, key=lambda action: action[0])[::-1]
+
+    def act(self, node: int) -> None:
+        """Do what is due once all operations up to a node have run."""
+        while self.waiting and self.waiting[-1][0] <= node:
+            torch._C._set_grad_enabled(False)
+            self.waiting.pop()[1]()
+
+    def run(
+        self,
+        nodes: Sequence[int],
+        *,
+        states: dict[int, Any] | None = None,
+        digests: bool = False,
+        release: bool = True,
+        done: Mapping[int, Sequence[int]] | None = None,
+    ) -> None:
+        """Execute nodes, and what was asked for between them; options are those of ``Replay.run``."""
+        assert done is not None and not digests
+        memory, moved, waiting, step = self.memory, self.moved, self.waiting, self.layout.step
+        with quiet(self.plan.generators):
+            self.act(nodes[0] - 1 if nodes else len(self.graph))
+            for node in nodes:
+                if waiting and waiting[-1][0] < node:
+                    self.act(node - 1)
+                arguments, viewed, plain = step(node)
+                is_moved = moved and not moved.keys().isdisjoint(arguments)
+                # a view is its geometry: there is nothing to run where its memory is there
+                if is_moved or self.hollow or not viewed or not memory.keys() >= viewed:
+                    if is_moved or self.hollow or plain is None or not self._call(plain):
+                        self.run_node(node, states)
+                if waiting and waiting[-1][0] <= node:
+                    self.act(node)
+                if release:
+                    for storage in done.get(node, ()):
+                        memory.pop(storage, None)
+                        self.objects.pop(storage, None)
+                        self.views.pop(storage, None)
+            self.act(len(self.graph))
+
+    def block(self, value: int) -> int:
+        """The block of a value: one of its own once it was replaced, for those who see that."""
+        for block, sight in reversed(self.moved.get(value, ())):
+            if sight.new(self.at):
+                return block
+        return super().block(value)
+
+    def run_node(self, node: int, states: dict[int, Any] | None) -> None:
+        """Execute one node, as ``run`` does."""
+        self.at = node
+        if self.moved:
+            self._follow(node)
+        if not (self.plan.flags[node] & VIEW and self._is_there(node)):
+            plain = self.layout.step(node).plain
+            if plain is None or self.hollow or not self._call(plain):
+                super().run_node(node, states)
+        if node in self.deciding:
+            self._compare(node)
+        self.at = -1
+
+    def _call(self, call: PlainCall) -> bool:
+        """Run a plain call on tensors that are at hand; False where it is not as it was recorded, or raises.
+
+        It is then run again in the way that tells what is wrong.
+        """
+        args, kwargs = call.prepared.arguments([self._at_hand(value) for value in call.arguments])
+        if torch.is_grad_enabled() != call.grad_mode:
+            torch._C._set_grad_enabled(call.grad_mode)
+        try:
+            result = call.operator(*args, **kwargs)
+        except Exception:
+            return False
+        results = (result,) if isinstance(result, torch.Tensor) else tuple(flat(result))
+        if len(results) != len(call.outputs):
+            return False
+        for tensor, row in zip(results, call.outputs):
+            if (
+                type(tensor) is not torch.Tensor
+                or tensor.shape != row.shape
+                or tensor.dtype is not row.dtype
+                or tensor.stride() != row.stride
+                or tensor.storage_offset() != row.offset
+            ):
+                return False
+        for tensor, row in zip(results, call.outputs):
+            block = self.memory[row.storage] = tensor.untyped_storage()
+            self.views[row.storage] = block, {row.value: tensor}
+        return True
+
+    def _at_hand(self, value: int) -> torch.Tensor:
+        """A value as a tensor that may serve several calls: nobody who writes gets it."""
+        number = self.block(value) if value in self.moved else self.layout.storage[value]
+        block, entry = self.memory.get(number), self.views.get(number)
+        if block is None:
+            return self.tensor(value)
+        if entry is None or entry[0] is not block:
+            entry = self.views[number] = block, {}
+        tensor = entry[1].get(value)
+        if tensor is None:
+            tensor = entry[1][value] = self.tensor(value)
+        return tensor
+
+    def _is_there(self, node: int) -> bool:
+        """Whether what a node makes are geometries on blocks that are there."""
+        return all(self.block(value) in self.memory for value in self.layout.outputs(node))
+
+    def _compare(self, node: int) -> None:
+        """See whether what left for Python is what it was; another truth value is another way through the program."""
+        prepared = self.plan.prepared(node)
+        args, kwargs = prepared.arguments(self.tensors(self.plan.arguments(node)))
+        was, now = self.held.python_values[node], prepared.run(*args, **kwargs)
+        if was == now or (was != was and now != now):
+            return
+        if isinstance(was, bool):
+            raise Diverged(node, was, now)
+        self.otherwise[node] = now
+
+    def _follow(self, node: int) -> None:
+        """Views of and writes to a replaced value lie in its block."""
+        storage = self.layout.storage
+        for read in self.plan.arguments(node):
+            for block, sight in self.moved.get(read, ()):
+                if not sight.new(node):
+                    continue
+                for value in self.layout.outputs(node):
+                    if storage[value] == storage[read]:
+                        entries = self.moved.setdefault(value, [])
+                        if (block, sight) not in entries:
+                            entries.append((block, sight))
+
+    def start_from(self, basis: Basis, anew: frozenset[int]) -> None:
+        """Take the memory of a run that is done, but for what is written anew."""
+        self.memory.update((storage, block) for storage, block in basis.memory.items() if storage not in anew)
+        self.objects.update((storage, item) for storage, item in basis.objects.items() if storage not in anew)
+        # what is built on that memory serves the next run too
+        self.views.update((storage, entry) for storage, entry in basis.views.items() if storage not in anew)
+
+    def basis_views(self) -> dict[int, BlockViews]:
+        """A place for the tensors on each block of memory, to be filled by the runs that start from this one."""
+        views = {storage: (block, {}) for storage, block in self.memory.items()}
+        return views | {
+            storage: entry
+            for storage, entry in self.views.items()
+            if storage in views and entry[0] is self.memory[storage]
+        }
+
+    def give(self, inputs: Mapping[int, torch.Tensor]) -> None:
+        """Put new inputs in the place of the recorded ones."""
+        graph = self.graph
+        for value, tensor in inputs.items():
+            storage = int(graph.value_storage[value])
+            if value in self.held.opaque_tensors:
+                self.objects[storage] = tensor.detach()
+                continue
+            if self.memory[storage]._cdata == self.held.storages[storage]._cdata:
+                self.memory[storage] = copy_of(self.held.storages[storage])
+            with torch.no_grad():
+                self.tensor(value).copy_(tensor)
+
+    def patch(self, target: ReplayTarget, by: Replacement, call: int) -> None:
+        """Replace what a module or operation gave, or was given."""
+        before = [self.tensor(value).clone() for value in target.values]
+        place = EditPlace(target.name, call)
+        if takes_first(by) or not target.whole:
+            after = list(before)
+            after[0] = changed(before[0], by, place, full_index(self.graph, target))
+        else:
+            assert not isinstance(by, torch.Tensor)
+            after = self._called(target, by, before)
+        blocks: dict[int, int] = {}
+        for value, old, new in zip(target.values, before, after, strict=True):
+            if new is old:
+                continue
+            same_form(target.name, old, new)
+            if value in target.passed:
+                raise UsageError(
+                    f"{target.name!r} hands on what it was given, which others read as well: replace what makes it, or "
+                    "use tv.live, in which calls are told apart"
+                )
+            self._move(value, new, target.sight, blocks)
+
+    def _called(self, target: ReplayTarget, by: Any, before: list[torch.Tensor]) -> list[torch.Tensor]:
+        """What a function gives for the whole of what a call gave, tensor by tensor."""
+        if target.form is None:
+            given: Any = before[0] if len(before) == 1 else tuple(before)
+            names = [""] if len(before) == 1 else [str(number) for number in range(len(before))]
+        else:
+            tensors = iter(before)
+            given = filled(target.form, lambda number: None if number is None else next(tensors))
+            names = [name for name, number in form_leaves(target.form) if number is not None]
+        result = by(given)
+        named = dict(named_tensors(result))
+        if [*named] != names:
+            what = type(result).__name__
+            if isinstance(result, torch.Tensor) or named:
+                what = f"{len(named)} tensor{'s' if len(named) != 1 else ''} ({what})"
+            if len(names) == 1 and names == [""]:
+                raise UsageError(f"the replacement for {target.name!r} gave {what}, not a tensor")
+            raise UsageError(
+                f"{target.name!r} gives {len(names)} tensors in a {type(given).__name__}; the replacement gave {what}"
+            )
+        return [named[name] for name in names]
+
+    def _move(self, value: int, new: torch.Tensor, sight: Sight, blocks: dict[int, int]) -> None:
+        """Give a value a block of its own with other contents."""
+        storage = self.block(value)
+        if storage not in blocks:
+            block = -1 - len(self.moved) - len(blocks)
+            while block in self.memory or block in self.objects or block in blocks.values():
+                block -= 1
+            blocks[storage] = block
+            if storage in self.memory:
+                self.memory[block] = copy_of(self.memory[storage])
+        self.moved.setdefault(value, []).append((blocks[storage], sight))
+        if storage in self.memory:
+            tensor = self.on_block(value, self.memory[blocks[storage]])
+            tensor.copy_(new)
+        else:
+            self.objects[blocks[storage]] = new
+
+    def store(self, target: ReplayTarget) -> None:
+        """Keep what a module or operation gave."""
+        if isinstance(self.sink, InMemory) and isinstance(target.form, Form):
+            copies = {value: self._kept(KeptValue("", value)) for value in target.values}
+            self.sink.kept[target.name] = filled(
+                target.form, lambda number: copies.get(-1 if number is None else number)
+            )
+            return
+        for row in kept_values(self.graph, target._replace(is_module=False)):
+            self.put(row)
+
+    def put(self, row: KeptValue) -> None:
+        """Keep one value."""
+        self.sink.put(row.name, self._kept(row))
+
+    def _kept(self, row: KeptValue) -> torch.Tensor:
+        """A value as it is now: a copy where its memory may be written to."""
+        tensor = sliced(self.tensor(row.value), row.part, row.name)
+        written = self.plan.written[int(self.graph.value_storage[row.value])] or row.value in self.moved
+        return tensor.clone() if written or row.part is not None else tensor
+
+    def result(self, number: int) -> torch.Tensor:
+        """One of the run's results."""
+        return self.tensor(self.graph.outcomes[number].value.index)
