@@ -341,10 +341,13 @@ def hold_complete(app: Any, env: Any) -> None:
     """End the build if an entry that the tables promise was not written."""
     objects = env.domaindata["py"]["objects"]
     promised = {f"{cls.__module__}.{cls.__qualname__}" for cls in (*reports(), *errors())}
+    listed = {Report, *reports()}
     for cls in reports():
-        own = {name for kind in cls.__mro__[:-1] for name in [*vars(kind), *_stored(kind)]} - {
-            *attributes(Report)
-        }
+        # what it has of another report has its entry there
+        kinds = [kind for kind in cls.__mro__[:-1] if kind is cls or kind not in listed]
+        above = [kind for kind in cls.__mro__ if kind is not cls and kind in listed]
+        own = {name for kind in kinds for name in [*vars(kind), *_stored(kind)]}
+        own -= {name for kind in above for name in attributes(kind)}
         promised |= {f"{cls.__module__}.{cls.__qualname__}.{name}" for name in attributes(cls) if name in own}
     missing = sorted(promised - {*objects})
     if missing:
