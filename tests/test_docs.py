@@ -394,6 +394,16 @@ def test_every_task_has_its_page() -> None:
     assert not [task.page for task in TASKS if leads_nowhere(index, f"{task.page}.md")]
 
 
+def test_errors_name_the_page_that_explains_them() -> None:
+    explained = [cls for cls in reference().errors() if "page" in vars(cls) and cls.page]
+    assert {tv.errors.CheckFailed, tv.errors.CaptureFailed} <= {*explained}
+    for cls in explained:
+        text = (ROOT / "docs" / f"{cls.page}.md").read_text(encoding="utf-8")
+        assert f"`{cls.__name__}`" in text, cls
+        assert cls("said").__notes__ == [f"docs/{cls.page} explains it"] and str(cls("said")) == "said"
+    assert not hasattr(tv.errors.UsageError("said"), "__notes__")
+
+
 def test_every_command_of_the_table_of_tasks_has_its_options() -> None:
     for task in TASKS:
         program, name, *words = task.command.split() or ("torch-vis", "doctor")

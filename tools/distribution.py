@@ -5,8 +5,8 @@
     .venv/bin/python tools/distribution.py --python python3.12 --python python3.13
 
 Tried are: torch and numpy alone, each extra alone beside them, all extras; the wheel that the source distribution
-gives; and a user's mypy and pyright on a program that imports the package. Every trial is a line, and the exit code is 1 if
-one failed. A torch that is not on this machine is fetched, in its pinned version.
+gives; and a user's mypy and pyright on a program that imports the package. Every trial is a line, and the exit code is
+1 if one failed. A torch that is not on this machine is fetched, in its pinned version.
 """
 
 from __future__ import annotations
@@ -208,7 +208,18 @@ def typed(python: Path, home: Path, checker: str) -> str | None:
     """Whether a user's mypy or pyright finds our types: the program is right, and what it reveals is no Any."""
     beside, path = home / f"with-{checker}", home / "user.py"
     path.write_text(TYPED)
-    pip = [str(python), "-m", "pip", "install", "-q", "-c", str(CONSTRAINTS), "--target", str(beside), checker]
+    pip = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "-c",
+        str(CONSTRAINTS),
+        "--target",
+        str(beside),
+        checker,
+    ]
     start = {
         "mypy": "from mypy.__main__ import console_entry; console_entry()",
         "pyright": "from pyright.cli import entrypoint; entrypoint()",

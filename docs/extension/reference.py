@@ -201,7 +201,7 @@ def pages() -> dict[str, str]:
     for name, items in by_module.items():
         lead = (inspect.getdoc(getattr(tv, name)) or "").split("\n\n")[0]
         out[name] = page(f"tv.{name}", lead, items)
-    out["errors"] = page("Errors", "Every error of ours is a `TorchVisError`.", errors())
+    out["errors"] = page("Errors", _error_table(), errors())
     out["interfaces"] = _interfaces()
     out["commands"] = _commands()
     out["formats"] = _formats()
@@ -235,6 +235,20 @@ def _columns() -> str:
         lines.append(f"| `{name}` | {row.along} | {dtype} | {row.refers or ''} |")
     names = ", ".join(f"`{name}`" for name in TABLES)
     lines += ["", f"What such numbers are rows of, where it is no column: {names}.", ""]
+    return "\n".join(lines)
+
+
+def _error_table() -> str:
+    """What each error means, and the page that says more."""
+    lines = [
+        "Every error of ours is a `TorchVisError`; a model's own exceptions reach you as they were raised.",
+        "",
+    ]
+    lines += ["| error | means | more |", "|---|---|---|"]
+    for cls in errors():
+        means = (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
+        more = f"[page](../{cls.page}.md)" if cls.page else ""
+        lines.append(f"| `{cls.__name__}` | {means} | {more} |")
     return "\n".join(lines)
 
 
