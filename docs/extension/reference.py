@@ -330,9 +330,10 @@ def write(folder: Path) -> None:
         [
             "# Reference",
             "",
-            "Every public name, made from the docstrings.",
+            "Every public name, made from the docstrings; {ref}`all of them by letter <genindex>`.",
             "",
             "```{toctree}",
+            ":maxdepth: 2",
             *names,
             "```",
             "",
