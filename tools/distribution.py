@@ -56,7 +56,7 @@ USES = {
     "plotly": "t.figure('plotly')",
     "rich": "import rich",
     "safetensors": "t.run(keep='all', to='a.safetensors')",
-    "tui": "import textual; from torch_vis.views.terminal.app import ExplorerApp",
+    "tui": "import textual; from torch_vis.views.terminal.app import Explorer",
 }
 TYPED = """
 import torch

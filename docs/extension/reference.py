@@ -36,6 +36,7 @@ SOURCES = {
 }
 
 
+SHARDS = "torch_vis.analysis.activations.shards"
 # What calls give, each on a page of its own.
 CLASSES = (tv.Trace, tv.Comparison, tv.World, tv.Graph, tv.Metrics)
 
@@ -291,21 +292,42 @@ def _formats() -> str:
         "",
         "`t.save(path)` chooses by the ending; `format=` names one.",
         "",
-        "| format | endings | needs | written by |",
+        "| format | endings | is | needs |",
         "|---|---|---|---|",
     ]
     for name, row in FORMATS.items():
         needs = f"`pip install 'torch-vis[{row.extra}]'`" if row.extra else ""
-        lines.append(f"| {name} | {', '.join(f'`{e}`' for e in row.endings)} | {needs} | `{row.target}` |")
+        first = (
+            (inspect.getdoc(_written_by(row.target)) or "")
+            .split("\n\n")[0]
+            .replace("\n", " ")
+            .replace("``", "`")
+        )
+        lines.append(f"| {name} | {', '.join(f'`{e}`' for e in row.endings)} | {first} | {needs} |")
     lines += [
         "",
-        "`t.figure(renderer=…)` draws with one of these:",
+        "A format of your own is `package.module:Class` with `save(path, run)`: `t.save(path, format=...)`.",
+        "",
+        "`t.figure(renderer=…)` draws with one of these, or with a `package.module:function` of yours:",
         "",
         "| renderer | drawn by |",
         "|---|---|",
     ]
     lines += [f"| {name} | `{target}` |" for name, target in RENDERERS.items()]
+    rooms = {
+        name: FORMATS[name].target
+        for name in FORMATS
+        if "\n\n" in (_written_by(FORMATS[name].target).__doc__ or "")
+    }
+    for name, target in {**rooms, "activations of a data set": SHARDS}.items():
+        lines += ["", f"## {name}", "", "```{eval-rst}", f".. automodule:: {target}", "   :no-index:", "```"]
     return "\n".join([*lines, ""])
+
+
+def _written_by(target: str) -> Any:
+    """The module or the class that writes a format: its docstring says what is in the file."""
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name) if name else import_module(module)
 
 
 def write(folder: Path) -> None:
