@@ -31,10 +31,10 @@ demo: env
 	@$(RUN) examples/demo.py $(ARGS)
 
 test: env
-	@$(RUN) -m pytest -q -n auto --dist loadfile -m 'not slow' $(ARGS)
+	@$(RUN) -m pytest -q -n auto --dist loadfile --no-loadscope-reorder -m 'not slow' $(ARGS)
 
 test-all: env
-	@$(RUN) -m pytest -q -n auto --dist loadfile $(ARGS)
+	@$(RUN) -m pytest -q -n auto --dist loadfile --no-loadscope-reorder $(ARGS)
 
 snapshots: env
 	@$(RUN) -W ignore -m tests.kit.snapshots

@@ -44,8 +44,15 @@ SLOW_TESTS = frozenset(
 )
 
 
+# Files that take minutes, longest first: they are begun first, so that no worker is left alone with one at the end.
+LONG_FILES = """
+    capture/compilers/test_via.py test_examples.py test_extras.py cli/test_commands.py views/terminal/test_app.py
+    exporters/test_python_code_zoo.py cli/test_run_ranks.py graph/test_untrusted.py cli/test_run.py
+    """.split()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `make test` leaves to `make test-all`."""
+    """Begin with what takes longest, and mark what `make test` leaves to `make test-all`."""
     from tests.zoo_models.registry import ZOO
 
     for item in items:
@@ -55,6 +62,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         path = item.path.relative_to(item.config.rootpath).as_posix()
         if outside or item.name in SLOW_TESTS or any(path.endswith(name) for name in SLOW_FILES):
             item.add_marker(pytest.mark.slow)
+    rank = {f"tests/{name}": number for number, name in enumerate(LONG_FILES)}
+    items.sort(
+        key=lambda item: rank.get(item.path.relative_to(item.config.rootpath).as_posix(), len(LONG_FILES))
+    )
 
 
 def _is_name(value: object) -> bool:

@@ -248,7 +248,7 @@ def test_what_a_predicted_time_waits_for_is_told_beside_what_kernels_take():
         model = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 8))
         return tv.advise.pruning(model, torch.randn(batch, width), ratio=0.5, hardware="A100")
 
-    small, large = pruned(64, 4), pruned(2048, 8192)
+    small, large = pruned(64, 4), pruned(1024, 4096)
     assert small.facts()["time, predicted"].endswith("waiting for the host")
     assert any("waits for the host" in note for note in small.notes())
     assert large.facts()["time, predicted"].endswith("waiting for the device")
