@@ -34,6 +34,8 @@ autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 autodoc_class_signature = "separated"
 python_use_unqualified_type_names = True
+# A name is shown as it is used; where a class is defined is of no use to a reader.
+add_module_names = False
 
 html_theme = "furo"
 html_title = f"torch_vis {release}"

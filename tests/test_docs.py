@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 from contextlib import nullcontext
 from functools import lru_cache, reduce
 from importlib import import_module
@@ -256,6 +259,23 @@ def test_what_the_reference_lists_is_on_its_pages() -> None:
         assert f"| {name} |" in text
 
 
+def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+    """Every page, its links and its entries of the reference; guides are run by `make docs`, and not here."""
+    pytest.importorskip("sphinx", reason="Sphinx is not installed")
+    pytest.importorskip("furo", reason="furo is not installed")
+    pytest.importorskip("myst_nb", reason="myst-nb is not installed")
+    shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns(*WRITTEN))
+    for page in ROOT.glob("*.md"):
+        shutil.copy(page, tmp_path)
+    # a cell that was not run does not say which language it is in
+    options = ["-D", "nb_execution_mode=off", "-D", "suppress_warnings=myst-nb.lexer"]
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", *options, "docs", "site"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "reference" / "reports.html").stat().st_size > 100_000
+    assert (tmp_path / "site" / "searchindex.js").stat().st_size > 100_000
+
+
 def small_transformer() -> Any:
     """A model whose parts have the names that the pages use."""
     import torch
@@ -373,6 +393,16 @@ def test_the_readme_is_short_and_its_code_runs(as_a_reader: dict[str, Any]) -> N
 def test_every_task_has_its_page() -> None:
     index = ROOT / "docs" / "index.md"
     assert not [task.page for task in TASKS if leads_nowhere(index, f"{task.page}.md")]
+
+
+def test_errors_name_the_page_that_explains_them() -> None:
+    explained = [cls for cls in reference().errors() if "page" in vars(cls) and cls.page]
+    assert {tv.errors.CheckFailed, tv.errors.CaptureFailed} <= {*explained}
+    for cls in explained:
+        text = (ROOT / "docs" / f"{cls.page}.md").read_text(encoding="utf-8")
+        assert f"`{cls.__name__}`" in text, cls
+        assert cls("said").__notes__ == [f"docs/{cls.page} explains it"] and str(cls("said")) == "said"
+    assert not hasattr(tv.errors.UsageError("said"), "__notes__")
 
 
 def test_every_command_of_the_table_of_tasks_has_its_options() -> None:

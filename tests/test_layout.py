@@ -215,6 +215,33 @@ def test_graph_and_ops_import_where_torch_cannot(package: str) -> None:
     """)
 
 
+def test_a_file_is_read_shown_and_written_where_torch_cannot(tmp_path: Path) -> None:
+    """Whatever Python and torch there are, a `.tvz` opens; what needs torch says so."""
+    run_python(f"""
+        import os, sys
+        import torch, torch_vis as tv
+        os.chdir({str(tmp_path)!r})
+        tv.trace(torch.nn.Linear(2, 2), torch.ones(1, 2), backward=True).save("a.tvz")
+    """)
+    run_python(f"""
+        import os, sys
+        sys.modules["torch"] = None
+        import torch_vis as tv
+        os.chdir({str(tmp_path)!r})
+        t = tv.load("a.tvz")
+        assert "Linear" in str(t) and t.memory().peak_bytes > 0 and t.latency(hardware="A100").total_ns
+        for name in ("b.tvz", "b.json", "b.html", "b.svg", "b.csv", "b.md", "b.dot", "b.graphml", "b.perfetto.json"):
+            t.save(name)
+        try:
+            t.gradients()
+        except tv.errors.MissingExtra as error:
+            assert "gradients() needs torch" in str(error)
+        else:
+            raise AssertionError("gradients() needs torch")
+        assert "no torch here" in open("b.md").read()
+    """)
+
+
 # What the packaging promises
 
 

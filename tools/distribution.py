@@ -5,8 +5,8 @@
     .venv/bin/python tools/distribution.py --python python3.12 --python python3.13
 
 Tried are: torch and numpy alone, each extra alone beside them, all extras; the wheel that the source distribution
-gives; and a user's type checker on a program that imports the package. Every trial is a line, and the exit code is 1 if
-one failed. A torch that is not on this machine is fetched, in its pinned version.
+gives; and a user's mypy and pyright on a program that imports the package. Every trial is a line, and the exit code is
+1 if one failed. A torch that is not on this machine is fetched, in its pinned version.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ USES = {
     "plotly": "t.figure('plotly')",
     "rich": "import rich",
     "safetensors": "t.run(keep='all', to='a.safetensors')",
-    "tui": "import textual; from torch_vis.views.terminal.app import ExplorerApp",
+    "tui": "import textual; from torch_vis.views.terminal.app import Explorer",
 }
 TYPED = """
 import torch
@@ -155,7 +155,8 @@ def trials(folder: Path, python: str, wheel: Path, source: Path) -> Iterator[tup
             line for line in uses.split("\n") if "compare_captures" not in line or name == "onnx-export"
         )
         yield f"with [{name}]", attempt(environment, home, f"{TRIAL}\n{uses}\n", beside)
-    yield "typed, for mypy", typed(environment, home)
+    for checker in ("mypy", "pyright"):
+        yield f"typed, for {checker}", typed(environment, home, checker)
     yield "a wheel from the source distribution", rebuilt(environment, home, source)
 
 
@@ -203,30 +204,34 @@ def attempt(python: Path, home: Path, program: str, beside: Path | None = None) 
     return None
 
 
-def typed(python: Path, home: Path) -> str | None:
-    """Whether a user's mypy finds our types: the program is right, and what it reveals is no Any."""
-    beside, path = home / "with-mypy", home / "user.py"
+def typed(python: Path, home: Path, checker: str) -> str | None:
+    """Whether a user's mypy or pyright finds our types: the program is right, and what it reveals is no Any."""
+    beside, path = home / f"with-{checker}", home / "user.py"
     path.write_text(TYPED)
+    pip = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "-c",
+        str(CONSTRAINTS),
+        "--target",
+        str(beside),
+        checker,
+    ]
+    start = {
+        "mypy": "from mypy.__main__ import console_entry; console_entry()",
+        "pyright": "from pyright.cli import entrypoint; entrypoint()",
+    }
+    options = {
+        "mypy": ["--strict", "--python-executable", str(python)],
+        "pyright": ["--pythonpath", str(python)],
+    }
     try:
-        run(
-            [
-                str(python),
-                "-m",
-                "pip",
-                "install",
-                "-q",
-                "-c",
-                str(CONSTRAINTS),
-                "--target",
-                str(beside),
-                "mypy",
-            ],
-            home,
-        )
-        hook = f"import sys; sys.path.append({str(beside)!r}); from mypy.__main__ import console_entry; console_entry()"
-        answer = run(
-            [str(python), "-c", hook, "--strict", "--python-executable", str(python), str(path)], home
-        )
+        run(pip, home)
+        hook = f"import sys; sys.path.append({str(beside)!r}); {start[checker]}"
+        answer = run([str(python), "-c", hook, *options[checker], str(path)], home)
     except TrialFailed as failure:
         return said(failure)
     return None if "CheckResult" in answer else f"\n{answer}"

@@ -36,6 +36,7 @@ SOURCES = {
 }
 
 
+SHARDS = "torch_vis.analysis.activations.shards"
 # What calls give, each on a page of its own.
 CLASSES = (tv.Trace, tv.Comparison, tv.World, tv.Graph, tv.Metrics)
 
@@ -183,7 +184,7 @@ def pages() -> dict[str, str]:
     for entry in shown:
         if "." in entry.name and not entry.name.startswith(("types.", "errors.")):
             by_module.setdefault(entry.name.split(".")[0], []).append(entry.target)
-    report_classes = reports()
+    report_classes = [Report, *reports()]
     rest = [e.target for e in shown if e.name.startswith("types.") and e.target not in report_classes]
     out = {
         "functions": page("Functions", "Every call that begins with `tv.`.", functions),
@@ -196,12 +197,12 @@ def pages() -> dict[str, str]:
         ),
         "world": page("World", "What `tv.join` gives: all ranks of a job.", [tv.World]),
         "comparison": page("Comparison", "What `tv.compare` gives.", [tv.Comparison]),
-        "reports": _reports(report_classes),
+        "reports": _reports(report_classes[1:]),
     }
     for name, items in by_module.items():
         lead = (inspect.getdoc(getattr(tv, name)) or "").split("\n\n")[0]
         out[name] = page(f"tv.{name}", lead, items)
-    out["errors"] = page("Errors", "Every error of ours is a `TorchVisError`.", errors())
+    out["errors"] = page("Errors", _error_table(), errors())
     out["interfaces"] = _interfaces()
     out["commands"] = _commands()
     out["formats"] = _formats()
@@ -235,6 +236,20 @@ def _columns() -> str:
         lines.append(f"| `{name}` | {row.along} | {dtype} | {row.refers or ''} |")
     names = ", ".join(f"`{name}`" for name in TABLES)
     lines += ["", f"What such numbers are rows of, where it is no column: {names}.", ""]
+    return "\n".join(lines)
+
+
+def _error_table() -> str:
+    """What each error means, and the page that says more."""
+    lines = [
+        "Every error of ours is a `TorchVisError`; a model's own exceptions reach you as they were raised.",
+        "",
+    ]
+    lines += ["| error | means | more |", "|---|---|---|"]
+    for cls in errors():
+        means = (inspect.getdoc(cls) or "").split("\n\n")[0].replace("\n", " ")
+        more = f"[page](../{cls.page}.md)" if cls.page else ""
+        lines.append(f"| `{cls.__name__}` | {means} | {more} |")
     return "\n".join(lines)
 
 
@@ -277,21 +292,42 @@ def _formats() -> str:
         "",
         "`t.save(path)` chooses by the ending; `format=` names one.",
         "",
-        "| format | endings | needs | written by |",
+        "| format | endings | is | needs |",
         "|---|---|---|---|",
     ]
     for name, row in FORMATS.items():
         needs = f"`pip install 'torch-vis[{row.extra}]'`" if row.extra else ""
-        lines.append(f"| {name} | {', '.join(f'`{e}`' for e in row.endings)} | {needs} | `{row.target}` |")
+        first = (
+            (inspect.getdoc(_written_by(row.target)) or "")
+            .split("\n\n")[0]
+            .replace("\n", " ")
+            .replace("``", "`")
+        )
+        lines.append(f"| {name} | {', '.join(f'`{e}`' for e in row.endings)} | {first} | {needs} |")
     lines += [
         "",
-        "`t.figure(renderer=…)` draws with one of these:",
+        "A format of your own is `package.module:Class` with `save(path, run)`: `t.save(path, format=...)`.",
+        "",
+        "`t.figure(renderer=…)` draws with one of these, or with a `package.module:function` of yours:",
         "",
         "| renderer | drawn by |",
         "|---|---|",
     ]
     lines += [f"| {name} | `{target}` |" for name, target in RENDERERS.items()]
+    rooms = {
+        name: FORMATS[name].target
+        for name in FORMATS
+        if "\n\n" in (_written_by(FORMATS[name].target).__doc__ or "")
+    }
+    for name, target in {**rooms, "activations of a data set": SHARDS}.items():
+        lines += ["", f"## {name}", "", "```{eval-rst}", f".. automodule:: {target}", "   :no-index:", "```"]
     return "\n".join([*lines, ""])
+
+
+def _written_by(target: str) -> Any:
+    """The module or the class that writes a format: its docstring says what is in the file."""
+    module, _, name = target.partition(":")
+    return getattr(import_module(module), name) if name else import_module(module)
 
 
 def write(folder: Path) -> None:
@@ -316,9 +352,10 @@ def write(folder: Path) -> None:
         [
             "# Reference",
             "",
-            "Every public name, made from the docstrings.",
+            "Every public name, made from the docstrings; {ref}`all of them by letter <genindex>`.",
             "",
             "```{toctree}",
+            ":maxdepth: 2",
             *names,
             "```",
             "",
@@ -341,10 +378,13 @@ def hold_complete(app: Any, env: Any) -> None:
     """End the build if an entry that the tables promise was not written."""
     objects = env.domaindata["py"]["objects"]
     promised = {f"{cls.__module__}.{cls.__qualname__}" for cls in (*reports(), *errors())}
+    listed = {Report, *reports()}
     for cls in reports():
-        own = {name for kind in cls.__mro__[:-1] for name in [*vars(kind), *_stored(kind)]} - {
-            *attributes(Report)
-        }
+        # what it has of another report has its entry there
+        kinds = [kind for kind in cls.__mro__[:-1] if kind is cls or kind not in listed]
+        above = [kind for kind in cls.__mro__ if kind is not cls and kind in listed]
+        own = {name for kind in kinds for name in [*vars(kind), *_stored(kind)]}
+        own -= {name for kind in above for name in attributes(kind)}
         promised |= {f"{cls.__module__}.{cls.__qualname__}.{name}" for name in attributes(cls) if name in own}
     missing = sorted(promised - {*objects})
     if missing:

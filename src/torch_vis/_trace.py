@@ -20,7 +20,7 @@ from torch_vis._reports import (
     SWEEP,
     resolved,
 )
-from torch_vis.errors import UsageError, no_match
+from torch_vis.errors import MissingExtra, UsageError, no_match
 from torch_vis.formats import renderer_called, writer
 from torch_vis.graph.io.atomic import PathLike
 from torch_vis.graph.metrics import Column
@@ -666,7 +666,14 @@ class Trace(LiveRun):
                 f"{name}() needs a run with numbers, and this one followed shapes alone (fake=True); "
                 "latency(hardware=…) predicts its time, memory() its memory"
             )
-        return resolved(REPORTS[name].target)(self, **options)
+        try:
+            return resolved(REPORTS[name].target)(self, **options)
+        except ImportError as error:
+            if error.name != "torch":
+                raise
+            raise MissingExtra(
+                f"{name}() needs torch, which is not installed; run: pip install torch"
+            ) from error
 
     def help(self, about: str | None = None) -> tuple[Any, ...]:
         """What can be done, and the call for it: all tasks, or those that have the words of ``about``.

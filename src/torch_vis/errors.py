@@ -78,8 +78,14 @@ class TorchVisError(Exception):
     NotTraceable
     """
 
+    page: str = ""
+    """The page of the documentation that says more, without its ending; a traceback ends with it."""
+
     def __init__(self, *parts: object) -> None:
         super().__init__(*(self._harmless(part) if isinstance(part, str) else part for part in parts))
+        if self.page:
+            # Python 3.11 and later show it below the message, which stays as it is
+            self.__notes__ = [f"docs/{self.page} explains it"]
 
     @staticmethod
     def _harmless(text: str) -> str:
@@ -93,12 +99,16 @@ class UsageError(TorchVisError, ValueError):
 class NotTraceable(UsageError, TypeError):
     """What was given is neither a module nor a callable."""
 
+    page = "start/index"
+
 
 class CaptureFailed(UsageError):
     """A compiler's front-end could not capture the program; ``__cause__`` is what it said.
 
     The reason, torch's explanation, hints and the id of its page on it, and the user's line are attributes as well.
     """
+
+    page = "guides/torch_compile"
 
     reason: str = ""
     explanation: str = ""
@@ -117,6 +127,8 @@ class CaptureFailed(UsageError):
 class NothingToDifferentiate(UsageError):
     """Backward was asked for, and there is no differentiable output or the loss is not a scalar."""
 
+    page = "everything"
+
 
 class NoMatch(UsageError, LookupError):
     """A name that matches nothing; the message offers the nearest ones."""
@@ -129,17 +141,25 @@ class NoOption(UsageError, TypeError):
 class MissingExtra(UsageError, ImportError):
     """An optional package is not installed; the message holds the line that installs it."""
 
+    page = "start/index"
+
 
 class GraphError(TorchVisError):
     """A graph that breaks its own rules."""
+
+    page = "how/graph"
 
 
 class CheckFailed(TorchVisError):
     """A replay that does not give what the run gave."""
 
+    page = "how/proof"
+
 
 class TensorsMissing(TorchVisError):
     """The trace does not hold the tensors (any more) that a replay starts from."""
+
+    page = "how/proof"
 
 
 class FileError(TorchVisError, OSError):
@@ -148,6 +168,8 @@ class FileError(TorchVisError, OSError):
 
 class NotOurFile(FileError):
     """The file was not written by torch_vis."""
+
+    page = "guides/someone_elses_checkpoint"
 
 
 class CorruptFile(FileError):

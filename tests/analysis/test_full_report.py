@@ -146,10 +146,13 @@ def test_latency_is_in_it_where_this_machine_was_calibrated(tmp_path, monkeypatc
     assert json.loads((tmp_path / "run.json").read_text())["latency"]["facts"]
 
 
-def test_charts_are_named_where_a_report_is_read():
+def test_charts_and_numbers_are_named_where_a_report_is_read():
     report = small().time()
-    last = str(report).splitlines()[-1]
-    assert last.startswith("charts: modules, operators, lines;") and "figure(chart='operators')" in last
+    charts, numbers = str(report).splitlines()[-2:]
+    assert charts.startswith("charts: modules, operators, lines;") and "figure(chart='operators')" in charts
+    assert numbers.startswith("numbers: .total_ns, ") and "to_dict()" in numbers
+    named = re.findall(r"\.(\w+)(?=[,; ])", numbers)
+    assert {*named} <= {*report.figures()}, "what is named is there"
     with pytest.raises(NoMatch, match="'lines', 'modules', 'operators'"):
         report.figure(chart="operator")
     alone = small().fusion()

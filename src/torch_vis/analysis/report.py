@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch_vis._deprecated import Renamed
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.io.atomic import replacing
-from torch_vis.graph.text import inert
+from torch_vis.graph.text import and_more, inert
 from torch_vis.views.charts.chart import Chart, draw
 from torch_vis.views.charts.maps import Picture
 from torch_vis.views.text.table_layout import Listing, html_table, table
@@ -30,6 +30,7 @@ def most(shown: int, whole: int) -> str:
 
 
 SCALARS = (int, float, bool)
+MOST_NAMES = 3  # of the numbers of a report, below its tables
 SCALAR_TYPES = frozenset({"int", "float", "bool", "int | None", "float | None", "bool | None"})
 
 
@@ -123,15 +124,18 @@ class Report(Renamed):
         >>> tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3)).memory().figures()["peak_bytes"]
         52
         """
-        stored = {name: value for name, value in vars(self).items() if type(value) in SCALARS}
-        computed = {
-            name: getattr(self, name)
+        return {name: getattr(self, name) for name in sorted(self._figure_names())}
+
+    def _figure_names(self) -> list[str]:
+        """The names of its numbers, those that are computed in the order in which its class has them."""
+        computed = [
+            name
             for kind in reversed(type(self).__mro__)
             for name, item in vars(kind).items()
             if _returns(item) in SCALAR_TYPES
-        }
-        figures = stored | computed
-        return {name: figures[name] for name in sorted(figures) if not name.startswith("_")}
+        ]
+        stored = [name for name, value in vars(self).items() if type(value) in SCALARS]
+        return [name for name in dict.fromkeys([*computed, *stored]) if not name.startswith("_")]
 
     def to_dict(self) -> dict[str, Any]:
         """The same as data, for JSON: ``facts`` as numbers, ``text`` as printed, and the rows of each listing."""
@@ -156,11 +160,17 @@ class Report(Renamed):
         )
 
     def __str__(self) -> str:
-        names = [*self.charts()]
-        if len(names) < 2:
-            return self.table()
-        text = f"charts: {', '.join(names)}; figure() draws the first, figure(chart={names[1]!r}) another"
-        return "\n".join([self.table(), "", *wrap(text, 120, subsequent_indent="  ")])
+        charts, figures = [*self.charts()], self._figure_names()
+        lines = []
+        if len(charts) > 1:
+            lines.append(
+                f"charts: {', '.join(charts)}; figure() draws the first, figure(chart={charts[1]!r}) another"
+            )
+        if figures:
+            named = and_more([f".{name}" for name in figures], MOST_NAMES)
+            lines.append(f"numbers: {named}; to_dict() has all, to_pandas() the rows")
+        wrapped = [part for line in lines for part in wrap(line, 120, subsequent_indent="  ")]
+        return "\n".join([self.table(), *([""] if wrapped else []), *wrapped])
 
     def _repr_html_(self) -> str:
         """The same as tables of a notebook: facts, listings, notes."""

@@ -18,6 +18,7 @@ from torch_vis.errors import UsageError, missing_extra, no_match
 from torch_vis.graph.graph import Node, Scope
 from torch_vis.graph.query.selector import selector
 from torch_vis.graph.record import Run
+from torch_vis.graph.text import many
 from torch_vis.progress import progress
 from torch_vis.replay.live_run import LiveRun
 from torch_vis.replay.rerun import Rerun, planner_of, run_whole
@@ -174,7 +175,7 @@ class SweepReport(Report):
     def title(self) -> str:  # type: ignore[override]
         """What was swept over."""
         over = f" × {len({row.column for row in self.rows})} {self.columns_are}s" if self.columns_are else ""
-        return f"sweep over {len(self.places)} places{over}"
+        return f"sweep over {many(len(self.places), 'place')}{over}"
 
     def facts(self) -> Mapping[str, str]:
         """The measure without a change, and the place with the largest effect."""
@@ -214,11 +215,13 @@ class SweepReport(Report):
         if renderer != "matplotlib":
             raise no_match("renderer", renderer, ["plotly", "matplotlib"])
         try:
-            from matplotlib.figure import Figure
+            import matplotlib.pyplot as plt
         except ImportError as error:
             raise missing_extra("matplotlib") from error
-        drawn = Figure(figsize=(2 + 0.5 * len(labels), 1 + 0.35 * len(places)), layout="constrained")
-        axes = drawn.subplots()
+        # pyplot's own, so that a notebook shows it
+        drawn, axes = plt.subplots(
+            figsize=(max(5, 2 + 0.5 * len(labels)), max(2, 1 + 0.35 * len(places))), layout="constrained"
+        )
         picture = axes.imshow(grid, vmin=-limit, vmax=limit, cmap="RdBu_r", aspect="auto")
         axes.set_xticks(range(len(labels)), labels)
         axes.set_yticks(range(len(places)), places)

@@ -39,7 +39,12 @@ def machine(
 
 def this_machine(devices: Iterable[str] = ()) -> Calibration:
     """This machine as it was calibrated before; raises with what to do where it was not."""
-    import torch
+    try:
+        import torch
+    except ImportError:
+        raise UsageError(
+            "there is no torch here, and so no calibration: name hardware, e.g. hardware='H100 SXM'"
+        ) from None
 
     names = [str(device) for device in devices or ()]
     device = None

@@ -15,7 +15,7 @@ from torch_vis.capture.compilers.graph_breaks import parsed
 from torch_vis.capture.fake import FakeTensors
 from torch_vis.capture.modes import kept_after_interrupt
 from torch_vis.capture.recording.recorder import Recorder
-from torch_vis.capture.recording.source_lines import OURS, TORCH, kind_of, resolve, resumed
+from torch_vis.capture.recording.source_lines import OURS, TORCH, kind_of, resolve, resumed, shown_file
 from torch_vis.capture.state import StateSnapshot
 from torch_vis.capture.undo import Undo, context
 from torch_vis.errors import CaptureFailed, TorchVisError
@@ -66,9 +66,11 @@ def failed(via: str, error: BaseException, advice: str) -> CaptureFailed:
 
 def site_of(error: BaseException) -> Site | None:
     """The user's line that an error is about: what torch says in words, or else the innermost of the traceback."""
-    named = [Site(file, int(line), resumed(name)) for file, line, name in FILE.findall(str(error))]
+    named = [
+        Site(shown_file(file), int(line), resumed(name)) for file, line, name in FILE.findall(str(error))
+    ]
     stack = [
-        Site(row.filename, int(row.lineno or 0), resumed(row.name))
+        Site(shown_file(row.filename), int(row.lineno or 0), resumed(row.name))
         for row in getattr(error, "real_stack", None) or ()
     ]
     passed = []

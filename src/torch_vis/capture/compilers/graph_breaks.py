@@ -14,7 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from torch_vis.capture.recording.source_lines import OURS, TORCH, kind_of, leave_alone, resolve, resumed
+from torch_vis.capture.recording.source_lines import (
+    OURS,
+    TORCH,
+    kind_of,
+    leave_alone,
+    resolve,
+    resumed,
+    shown_file,
+)
 from torch_vis.capture.undo import Patch, Undo, context, take_out
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Phase, Site
@@ -96,7 +104,7 @@ class DynamoLog:
         """Dynamo's hook for a guard that does not hold any more."""
         code = failure.orig_code
         name = resumed(getattr(code, "co_qualname", code.co_name))
-        site: Site | None = Site(code.co_filename, code.co_firstlineno, name)
+        site: Site | None = Site(shown_file(code.co_filename), code.co_firstlineno, name)
         # The recorder's way of calling a module stands for the user's line that called it.
         if code.co_filename.startswith(OURS):
             site = _users_line()
@@ -219,7 +227,7 @@ def parsed(text: str, frame: Any) -> Break:
         tuple(_one_line(hint) for hint in hints),
         _one_line(context[1]) if context else "",
         page[1].upper() if page else "",
-        frame.filename if frame is not None else "",
+        shown_file(frame.filename) if frame is not None else "",
         int(frame.lineno or 0) if frame is not None else 0,
         resumed(frame.name) if frame is not None else "",
         (frame.line or "").strip() if frame is not None else "",

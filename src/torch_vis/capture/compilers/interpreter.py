@@ -26,7 +26,7 @@ from torch_vis.capture.compilers.program import Subgraph
 from torch_vis.capture.compilers.symbolic_sizes import symbol
 from torch_vis.capture.recording.op_plan import eager_kernel
 from torch_vis.capture.recording.recorder import get_ident
-from torch_vis.capture.recording.source_lines import OURS, TORCH, resumed
+from torch_vis.capture.recording.source_lines import OURS, TORCH, resumed, shown_file
 from torch_vis.capture.session import Capture
 from torch_vis.graph.schema import Site
 from torch_vis.ops.higher_order import INTERPRETED, TABLE
@@ -277,7 +277,7 @@ class FxInterpreter(fx.Interpreter):
             if lines:
                 file, line, function = lines[-1]
                 number = len(self.recorder.sites)
-                self.recorder.sites.append((Site(file, int(line), resumed(function)), -1))
+                self.recorder.sites.append((Site(shown_file(file), int(line), resumed(function)), -1))
             self._sites[trace] = number
         return number
 

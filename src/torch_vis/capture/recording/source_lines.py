@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
+import sys
 import weakref
 from functools import partial
 from types import CodeType
@@ -182,7 +184,24 @@ def resolve(code: CodeType | Site, instruction: int) -> Site:
     if isinstance(code, Site):
         return code
     name = resumed(getattr(code, "co_qualname", code.co_name))
-    return Site(code.co_filename, line_of(code, instruction), name)
+    return Site(shown_file(code.co_filename), line_of(code, instruction), name)
+
+
+def shown_file(file: str) -> str:
+    """A file as a person knows it: the cell of a notebook by its number, ``In[3]``, any other as it is.
+
+    >>> shown_file("net.py")
+    'net.py'
+    """
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    cells = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    if file not in cells:
+        return file
+    cell = f"In[{cells[file]}]"
+    # a page shows the lines around a site, by this name too
+    if file in linecache.cache:
+        linecache.cache[cell] = linecache.cache[file]
+    return cell
 
 
 def resumed(name: str) -> str:
