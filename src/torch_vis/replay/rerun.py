@@ -29,6 +29,7 @@ from torch_vis.capture.edits import (
     takes_first,
 )
 from torch_vis.capture.kept_tensors import KeptTensors, copy_of
+from torch_vis.capture.modes import without_gradients
 from torch_vis.errors import CheckFailed, TensorsMissing, UsageError
 from torch_vis.graph.graph import Graph, Node
 from torch_vis.graph.schema import Flag
@@ -475,7 +476,7 @@ class _Execution(Replay):
                 continue
             if self.memory[storage]._cdata == self.held.storages[storage]._cdata:
                 self.memory[storage] = copy_of(self.held.storages[storage])
-            with torch.no_grad():
+            with without_gradients():
                 self.tensor(value).copy_(tensor)
 
     def patch(self, target: ReplayTarget, by: Replacement, call: int) -> None:
@@ -702,7 +703,7 @@ def _called(exported: Any, args: Any, kwargs: Any) -> Any:
     """What an exported program gives; state that it would change is that of a copy."""
     module = exported.module()
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    with torch.no_grad():
+    with without_gradients():
         return torch.func.functional_call(module, buffers, args, kwargs)
 
 
