@@ -142,6 +142,17 @@ def test_no_file_is_broken_or_acts_on_a_terminal(hostile: tv.Trace, tmp_path: Pa
         assert loaded.graph.modules == hostile.graph.modules and loaded.graph.names == hostile.graph.names
 
 
+def test_arguments_of_any_names_are_written(tmp_path: Path) -> None:
+    """As a file may have them."""
+    trace = tv.trace(torch.nn.Softmax(-1), torch.ones(2, 2))
+    graph = trace.graph
+    hostile = graph.calls[0]._replace(kwargs=tuple((name, 1) for name in NAMES.values()))
+    object.__setattr__(graph, "calls", (hostile, *graph.calls[1:]))
+    for name in FORMATS:
+        if name not in ("png", "pdf"):
+            trace.save(tmp_path / f"run{FORMATS[name].endings[0]}", format=name)
+
+
 def test_charts_are_drawn_of_any_names(hostile: tv.Trace) -> None:
     figure = hostile.time().figure("matplotlib")
     figure.canvas.draw()

@@ -64,6 +64,9 @@ def signals(names: list[str], count: int, seed: int) -> int:
         interrupt.close()
     print("  ".join(f"{name} {number}" for name, number in tally.items()))
     print(f"{count:,} interrupts: {left:,} left something behind, {lost:,} were lost")
+    print(
+        f"{interrupt.dropped:,} more were dropped by Python in callbacks of torch's own, outside of our blocks"
+    )
     return left + lost
 
 

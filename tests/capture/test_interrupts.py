@@ -28,7 +28,7 @@ from tests.kit.interrupts import (
     points,
     process_state,
 )
-from torch_vis.capture.fake import FakeTwins, ShapesOnly
+from torch_vis.capture.fake import FakeTwins, ShapesOnly, TwinMode
 from torch_vis.capture.recording.dispatch_mode import RecordMode
 from torch_vis.capture.undo import Context, HeldSignals, Patch, Shared, Undo, context
 from torch_vis.graph.schema import Flag, Kind, Phase, Role
@@ -215,6 +215,26 @@ def test_an_interrupt_in_a_callback_of_others_comes_again() -> None:
         assert left_behind(before) == []
     finally:
         signal.signal(signal.SIGINT, handler)
+
+
+def test_gradients_are_on_after_an_interrupt_in_torch_s_own_switch() -> None:
+    with pytest.raises(KeyboardInterrupt), tv.record(MODEL):
+        # what is left of no_grad, interrupted at its end
+        torch.no_grad().__enter__()
+        raise KeyboardInterrupt
+    assert torch.is_grad_enabled()
+
+
+def test_an_interrupt_where_torch_asks_for_a_device_does_not_end_the_process() -> None:
+    """A fake tensor is asked from C++ that cannot pass an exception on."""
+    scene = SCENES["fake"]
+    scene()
+    before = process_state()
+    code = TwinMode.__torch_dispatch__.__code__
+    lines = sorted({line for _, _, line in code.co_lines() if line and line > code.co_firstlineno})
+    for turn in range(3):
+        assert Injector(Point(code.co_filename, lines[0], "line", turn)).run(scene)
+        assert left_behind(before) == []
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signals")

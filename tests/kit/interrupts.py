@@ -253,13 +253,16 @@ class Injector:
         if self.at is not None and self.at == (*key, turn):
             self.raised = True
             if self.handler is None:
-                raise KeyboardInterrupt
+                # raised here, or held back as that of a real one would be
+                signal.raise_signal(signal.SIGINT)
+                return
             sys.settrace(None)
             self.handler()
             sys.settrace(self._global)
 
     def run(self, scene: Scene) -> bool:
         """Run a scene; whether it was interrupted."""
+        was = signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.settrace(self._global)
         try:
             scene()
@@ -268,6 +271,7 @@ class Injector:
             return True
         finally:
             sys.settrace(None)
+            signal.signal(signal.SIGINT, was)
 
 
 class Follower(Injector):
@@ -354,6 +358,8 @@ class Interrupter:
             stdout=subprocess.PIPE,
             text=True,
         )
+        # interrupts that Python dropped in a callback of others while no block of ours was open
+        self.dropped = 0
 
     def close(self) -> None:
         """No more of them."""
@@ -366,9 +372,11 @@ class Interrupter:
         sender = self._sender
         assert sender.stdin is not None and sender.stdout is not None
         was = signal.signal(signal.SIGINT, signal.default_int_handler)
-        came, after = False, 0
+        came, after, dropped = False, 0, self.dropped
         # Python drops what is raised in one that is in Python, and hypothesis leaves one behind for the whole process
         of_others, gc.callbacks[:] = list(gc.callbacks), []
+        # a block of ours puts its own around it
+        hook, sys.unraisablehook = sys.unraisablehook, self._drop
         try:
             try:
                 sender.stdin.write(f"{delay}\n")
@@ -380,6 +388,10 @@ class Interrupter:
                 came = True
             sender.stdout.readline()
         finally:
+            sys.unraisablehook = hook
             gc.callbacks[:] = of_others
             signal.signal(signal.SIGINT, was)
-        return came
+        return came or self.dropped > dropped
+
+    def _drop(self, unraisable: Any) -> None:
+        self.dropped += isinstance(unraisable.exc_value, KeyboardInterrupt)

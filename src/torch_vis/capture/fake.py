@@ -58,7 +58,7 @@ from torch_vis.capture.recording.source_lines import TORCH, kind_of, resolve
 from torch_vis.capture.recording.user_functions import held_modules
 from torch_vis.capture.session import Capture, CapturedRun, name_inputs
 from torch_vis.capture.state import StateSnapshot, is_lazy
-from torch_vis.capture.undo import Context, Undo, context
+from torch_vis.capture.undo import Context, HeldSignals, Undo, context
 from torch_vis.errors import CaptureFailed, UsageError
 from torch_vis.graph.graph import GraphBuilder
 from torch_vis.graph.metrics import Metrics
@@ -83,7 +83,9 @@ class FakeTensors(Context["FakeTensors"]):
     def __init__(self, assume: Mapping[str, str] | None = None, *, shapes: StageShapes | None = None) -> None:
         self.below = ShapesOnly(assumption(assume))
         self.twins = FakeTwins(self.below)
-        self.above = TwinMode(self.twins)
+        # raised where torch asks a fake tensor for its device, an exception ends the process
+        self.held = HeldSignals()
+        self.above = TwinMode(self.twins, self.held)
         self._shapes = shapes
 
     @property
@@ -92,6 +94,7 @@ class FakeTensors(Context["FakeTensors"]):
         return [*self.below.corrections.limits, *self.below.known.limits]
 
     def _begin(self, undo: Undo) -> FakeTensors:
+        undo.enter(self.held)
         undo.enter(kept_after_interrupt())
         before = undo.enter(StateSnapshot.of_everything())
         # A fake tensor of an absent device that gets a gradient ends the process before any mode is asked.
@@ -314,9 +317,10 @@ class TwinMode(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, twins: FakeTwins) -> None:
+    def __init__(self, twins: FakeTwins, held: HeldSignals) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.twins = twins
+        self.held = held
 
     def substitute(self, tensor: torch.Tensor) -> torch.Tensor:
         """The twin of a tensor."""
@@ -330,6 +334,7 @@ class TwinMode(TorchDispatchMode):
         """Pass one operation on to the recorder."""
         if func is torch.ops.prim.device.default:  # asked from where an exception would end the process
             return args[0].fake_device if isinstance(args[0], FakeTensor) else func(*args)
+        self.held.deliver()
         if any(is_wrapper(kind) for kind in types):
             return NotImplemented
         if func is torch.ops.aten.detach.default and not is_excluded(INPLACE_OR_VIEW):

@@ -196,6 +196,16 @@ def without_gradients(undo: Undo) -> None:
     torch._C._set_grad_enabled(False)
 
 
+def keep_gradients(undo: Undo) -> None:
+    """After an interrupt, gradients on or off as they were: torch's own ``no_grad`` can be left without its end."""
+    undo.add(_switch_gradients, torch.is_grad_enabled())
+
+
+def _switch_gradients(enabled: bool) -> None:
+    if is_interrupted():
+        torch._C._set_grad_enabled(enabled)
+
+
 @context
 def kept_after_interrupt(undo: Undo) -> None:
     """After an interrupt, modes, gradients and modules as they were: it can leave contexts of torch's own half done."""

@@ -20,7 +20,7 @@ from torch_vis.capture.assembling.limits import describe_limits, packed_weights
 from torch_vis.capture.assembling.log import with_stored
 from torch_vis.capture.containers import Form, argument_names, named_tensors, renumbered
 from torch_vis.capture.kept_tensors import Escape, KeptTensors, version_of
-from torch_vis.capture.modes import put_on
+from torch_vis.capture.modes import keep_gradients, put_on
 from torch_vis.capture.recording import inductor_calls
 from torch_vis.capture.recording.collectives import land_rest
 from torch_vis.capture.recording.dispatch_mode import RecordMode, TaskMode
@@ -107,6 +107,7 @@ class Capture(Context["Capture"]):
 
     def _begin(self, undo: Undo) -> Capture:
         rec = self.recorder
+        keep_gradients(undo)
         rec.codes_at_start = running_codes()
         rec.bind_to_task(undo)
         if rec.task is not None:

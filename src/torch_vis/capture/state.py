@@ -25,7 +25,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from torch_vis.capture.containers import named_tensors
 from torch_vis.capture.kept_tensors import KeptTensors, copy_of, version_of
-from torch_vis.capture.modes import put_on
+from torch_vis.capture.modes import put_on, without_gradients
 from torch_vis.capture.recording.dispatch_mode import RecordMode, is_wrapper
 from torch_vis.capture.recording.recorder import Recorder, flat_tensors
 from torch_vis.capture.undo import Context, Undo, context
@@ -223,7 +223,7 @@ class StateSnapshot(Context["StateSnapshot"]):
     def restore(self) -> None:
         """Bring everything back."""
         dispatch = disabled() if self.is_model else nullcontext()
-        with dispatch, torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        with dispatch, torch._C.DisableTorchFunctionSubclass(), without_gradients():
             self._containers.restore()
             restored = self._restore_memory()
             alive = [(tensor, state) for state in self.states if (tensor := state.ref()) is not None]

@@ -269,7 +269,7 @@ class Writer:
         call = self._calls.get(number)
         if call is None:
             record = self.graph.calls[number]
-            arguments = named_arguments(record)
+            arguments = [(clean(name), argument) for name, argument in named_arguments(record)]
             domain = clean(record.op.rpartition("::")[0]) or DOMAIN
             self.domains.add(domain)
             title = clean(short_name(record.op)) or "operation"

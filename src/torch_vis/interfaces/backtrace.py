@@ -19,6 +19,7 @@ from torch_vis.api import Trace
 from torch_vis.capture.compilers.frontends import export_inputs, export_outputs
 from torch_vis.capture.compilers.interpreter import PASSIVE, ProgramRun, op_name
 from torch_vis.capture.compilers.program import Program
+from torch_vis.capture.modes import without_gradients
 from torch_vis.capture.session import Capture
 from torch_vis.errors import TensorsMissing, UsageError, missing_extra, no_match
 from torch_vis.graph import Column, Graph
@@ -84,7 +85,7 @@ def trace_of(
         if spec.kind.name == "USER_INPUT" and isinstance(value, torch.Tensor)
     ]
     capture.has_output = True
-    with torch.no_grad(), capture:
+    with without_gradients(), capture:
         outputs = ProgramRun(capture).interpret(program.graph_module, *flat)
         capture.output = export_outputs(program, model, outputs)
     run = capture.finish().run
@@ -236,7 +237,7 @@ class DLBacktrace:
         state, module = self._state, self.program.graph_module
         flat = [state[node] if node in state else next(users) for node in self._inputs]
         names = selected(keep, self.nodes)
-        with torch.no_grad():
+        with without_gradients():
             values = run_graph(module, flat, None if names is None else needed(module.graph, names))
             output = export_outputs(self.program, self.model, values[self._output])
         computed = (value for node, value in values.items() if node.op == "call_function")

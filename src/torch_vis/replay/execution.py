@@ -11,6 +11,7 @@ import torch
 from torch_vis.capture.containers import Form, filled, form_leaves, named_tensors
 from torch_vis.capture.edits import EditPlace, Replacement, changed, same_form, sliced, takes_first
 from torch_vis.capture.kept_tensors import KeptTensors, copy_of
+from torch_vis.capture.modes import without_gradients
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import RECORDED, Flag
@@ -346,7 +347,7 @@ class PatchedReplay(Replay):
                 continue
             if self.memory[storage]._cdata == self.held.storages[storage]._cdata:
                 self.memory[storage] = copy_of(self.held.storages[storage])
-            with torch.no_grad():
+            with without_gradients():
                 self.tensor(value).copy_(tensor)
 
     def patch(self, target: ReplayTarget, by: Replacement, call: int) -> None:

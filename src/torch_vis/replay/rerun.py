@@ -23,6 +23,7 @@ from torch_vis.capture.edits import (
     sliced,
 )
 from torch_vis.capture.kept_tensors import KeptTensors
+from torch_vis.capture.modes import without_gradients
 from torch_vis.errors import CheckFailed, TensorsMissing, UsageError
 from torch_vis.graph.graph import Graph, Node
 from torch_vis.graph.schema import Flag
@@ -486,7 +487,7 @@ def _called(exported: Any, args: Any, kwargs: Any) -> Any:
     """What an exported program gives; state that it would change is that of a copy."""
     module = exported.module()
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
-    with torch.no_grad():
+    with without_gradients():
         return torch.func.functional_call(module, buffers, args, kwargs)
 
 

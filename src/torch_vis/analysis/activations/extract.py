@@ -16,6 +16,7 @@ from torch_vis.analysis.activations.shards import Batch, Kept, ShardWriter, buff
 from torch_vis.analysis.activations.statistics import Statistic
 from torch_vis.capture.containers import argument_names, container_items, named_tensors, with_tensors
 from torch_vis.capture.live import Live
+from torch_vis.capture.modes import without_gradients
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.io.atomic import PathLike
 from torch_vis.progress import progress
@@ -198,7 +199,7 @@ class Extraction:
                     yield batch, checksum, []
                     continue
                 run.kept.clear()
-                with torch.no_grad():
+                with without_gradients():
                     self._run(batch)
                 kept = self._kept(run.kept)
                 run.kept.clear()

@@ -18,6 +18,7 @@ from torch_vis._trace import Trace
 from torch_vis.analysis.machine.resolve import UNITS, amount_bytes
 from torch_vis.analysis.report import Charts, Report
 from torch_vis.api import trace
+from torch_vis.capture.modes import without_gradients
 from torch_vis.capture.session import run_backward
 from torch_vis.capture.timing import allocator_events
 from torch_vis.capture.undo import Undo, context, take_out
@@ -429,7 +430,7 @@ class BatchedRun:
             dim = self._dim_of(leaf)
             if dim is None:
                 return leaf
-            with torch.no_grad():
+            with without_gradients():
                 if fake:
                     shape = (*leaf.shape[:dim], batch, *leaf.shape[dim + 1 :])
                     tensor = torch.empty(shape, dtype=leaf.dtype, device=leaf.device)

@@ -12,6 +12,7 @@ import torch
 
 from torch_vis.analysis.compare.sides import Side
 from torch_vis.capture.kept_tensors import KeptTensors
+from torch_vis.capture.modes import without_gradients
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Phase, Role
 
@@ -241,7 +242,7 @@ def _sample(graph: Graph, kept: KeptTensors, value: int) -> bytes | None:
     begin = int(graph.value_offset[value]) * type_.itemsize
     if begin + type_.nbytes > storage.nbytes():
         return None
-    with torch.no_grad():
+    with without_gradients():
         memory = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
         elements = memory[begin : begin + type_.nbytes].view(-1, type_.itemsize)
         chosen = torch.linspace(0, len(elements) - 1, min(SAMPLES, len(elements))).long()

@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 
 from torch_vis._trace import Trace
 from torch_vis.analysis.fusion import fuse
@@ -28,6 +27,7 @@ from torch_vis.analysis.report import Charts, Report, most
 from torch_vis.api import trace
 from torch_vis.capture.compilers.diagnose import own_error, quiet
 from torch_vis.capture.compilers.inductor_kernels import CompiledGraph, InductorKernel, call_nodes, compiled
+from torch_vis.capture.modes import without_gradients
 from torch_vis.capture.state import StateSnapshot
 from torch_vis.capture.undo import Undo, context
 from torch_vis.errors import CaptureFailed, NotTraceable, UsageError, takes_kwargs
@@ -465,7 +465,7 @@ def compiled_kernels(
         raise NotTraceable(f"compiled_kernels() takes a module or a callable, not {type(model).__name__}")
     given = dict(kwargs or {})
     state = StateSnapshot.of_model(model, contents="buffers")
-    with torch.no_grad():
+    with without_gradients():
         with state, quiet(), _inductors_variables_removed():
             programs = _compiled(model, args, given)
         with state:

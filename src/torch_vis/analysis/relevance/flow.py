@@ -25,6 +25,7 @@ from torch_vis.analysis.relevance.rules import (
     wide,
 )
 from torch_vis.capture.compilers.interpreter import op_name
+from torch_vis.capture.modes import without_gradients
 from torch_vis.errors import UsageError, missing_extra, no_match
 from torch_vis.ops.higher_order import TRANSPARENT
 from torch_vis.ops.names import out_of_place
@@ -181,7 +182,7 @@ def relevance_of(
     if mode not in MODES:
         raise no_match("mode", str(mode), MODES)
     wanted = _wanted(tensors, rows)
-    with torch.inference_mode(False), torch.no_grad():
+    with torch.inference_mode(False), without_gradients():
         node, amount = start.amount(values, contrastive=mode == "contrastive")
         flow = RelevanceFlow(values, inputs)
         flow.run({node: {0: amount}}, wanted)
@@ -502,7 +503,7 @@ def _traced(function: Callable[..., Any], inputs: list[torch.Tensor]) -> fx.Grap
     from torch.fx.experimental.proxy_tensor import make_fx
 
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with without_gradients(), torch.random.fork_rng(devices=[]):
             module: fx.GraphModule = make_fx(function, tracing_mode="real")(*inputs)
     except (RuntimeError, NotImplementedError, TypeError, ValueError):
         return None  # no decomposition for these arguments: the caller has another rule
@@ -548,7 +549,7 @@ def _body(call: OpCall) -> Expansion | None:
     positions = list(range(graphs[-1] + 1, len(call.leaves)))
     if sum(node.op == "placeholder" for node in module.graph.nodes) != len(positions):
         return None
-    with torch.no_grad():
+    with without_gradients():
         return Expansion(
             run_graph(module, [call.leaves[position].value for position in positions]), positions
         )

@@ -10,6 +10,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from torch_vis.capture.compilers.interpreter import op_name
+from torch_vis.capture.modes import without_gradients
 from torch_vis.ops.names import plain_name
 from torch_vis.ops.schemas import schema_arguments
 
@@ -262,7 +263,7 @@ def contributions(
     }
     sizes = {position: lifted(magnitude(value)) for position, value in inputs.items()}
     held = {**{position: lifted(magnitude(value)) for position, value in others.items()}, **fixed}
-    with torch.no_grad():
+    with without_gradients():
         whole = call.run({**held, **sizes})
     amount = given[0]
     pulled = call.pull(sizes, held, {0: ratio(amount.total, whole)})

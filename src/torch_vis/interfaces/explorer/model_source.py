@@ -13,6 +13,7 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 
 from torch_vis._trace import Trace
 from torch_vis.analysis.advice.quantization.rounding import Channels
+from torch_vis.capture.modes import without_gradients
 from torch_vis.capture.modules_only import TensorFact
 from torch_vis.capture.tensor_contents import contents_of, histogram_of, readable, unseen
 from torch_vis.graph.text import count, many, size
@@ -567,7 +568,7 @@ def _norm(tensor: torch.Tensor | None) -> float | None:
     if tensor is None or tensor.is_meta or type(tensor).__name__ == "FakeTensor":
         return None
     try:
-        with torch.no_grad():
+        with without_gradients():
             dense = tensor.detach()
             dense = dense.coalesce().values() if dense.layout == torch.sparse_coo else dense
             return float(torch.linalg.vector_norm(dense.float() if not dense.is_complex() else dense))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from torch_vis._trace import Trace
+from torch_vis.capture.modes import without_gradients
 from torch_vis.errors import TensorsMissing
 from torch_vis.graph import Graph
 from torch_vis.graph.lifetimes import ENDING, gradients
@@ -293,7 +294,7 @@ def _norm(tensor: Any) -> float | None:
 
     if tensor.is_meta or type(tensor).__name__ == "FakeTensor":
         return None
-    with torch.no_grad():
+    with without_gradients():
         dense = tensor.detach()
         dense = dense.to_dense() if dense.layout != torch.strided else dense
         return float(torch.linalg.vector_norm(dense if dense.is_complex() else dense.float()))

@@ -30,6 +30,7 @@ from torch_vis.analysis.gradients.nan_origin import warning
 from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.report import Charts, LowerBound, Report, least, summed
 from torch_vis.api import trace
+from torch_vis.capture.modes import without_gradients
 from torch_vis.capture.state import modes_kept
 from torch_vis.errors import UsageError, takes_kwargs
 from torch_vis.graph.text import and_more, count, duration
@@ -459,7 +460,7 @@ def model_cost(
     is a ``LowerBound``.
     """
     times = []
-    with modes_kept(model), torch.no_grad():
+    with modes_kept(model), without_gradients():
         model.eval()
         traced = trace(model, *args, kwargs=kwargs, hold=False)
         for _ in range(RUNS):

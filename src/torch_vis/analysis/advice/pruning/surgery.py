@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from torch_vis.capture.modes import without_gradients
+
 # Numbers that torch's own modules keep of their sizes, by the parameter and dimension that they go by.
 SIZES: dict[tuple[str, int], tuple[str, ...]] = {
     ("weight", 0): ("out_features", "out_channels", "num_features", "num_channels", "nf"),
@@ -167,7 +169,7 @@ def zeroed(model: torch.nn.Module, columns: Mapping[str, Sequence[Any]]) -> Iter
     tensors = tensors_of(model)
     saved: list[tuple[torch.Tensor, torch.Tensor]] = []
     try:
-        with torch.no_grad():
+        with without_gradients():
             for name, masks in columns.items():
                 tensor = tensors.get(name)
                 if tensor is None or not any(mask.any() for mask in masks):
@@ -178,7 +180,7 @@ def zeroed(model: torch.nn.Module, columns: Mapping[str, Sequence[Any]]) -> Iter
                     tensor.index_fill_(number, where, 0)
         yield model
     finally:
-        with torch.no_grad():
+        with without_gradients():
             for tensor, whole in reversed(saved):
                 tensor.copy_(whole)
 
@@ -192,7 +194,7 @@ def sharpened(model: torch.nn.Module, names: Collection[str]) -> Iterator[None]:
     """
     saved: list[tuple[torch.Tensor, torch.Tensor]] = []
     try:
-        with torch.no_grad():
+        with without_gradients():
             for name, parameter in model.named_parameters():
                 if name in names and parameter.dim() > 1 and parameter.is_floating_point():
                     saved.append((parameter, parameter.clone()))
@@ -200,7 +202,7 @@ def sharpened(model: torch.nn.Module, names: Collection[str]) -> Iterator[None]:
                     parameter.mul_(max(1.0, 3.0 / size) if size else 1.0)
         yield
     finally:
-        with torch.no_grad():
+        with without_gradients():
             for tensor, whole in saved:
                 tensor.copy_(whole)
 

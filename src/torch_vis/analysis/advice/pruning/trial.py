@@ -31,6 +31,7 @@ from torch_vis.analysis.compare.numeric.tensor_distance import Distance, distanc
 from torch_vis.analysis.gradients.nan_origin import left_out
 from torch_vis.analysis.machine.hardware import find_hardware
 from torch_vis.api import trace
+from torch_vis.capture.modes import without_gradients
 from torch_vis.capture.state import modes_kept
 from torch_vis.capture.undo import Undo, context
 from torch_vis.errors import UsageError
@@ -117,7 +118,7 @@ class ReferenceModel:
         model = copy.deepcopy(self.model)
         compact(model)
         generator = torch.Generator().manual_seed(0)
-        with torch.no_grad():
+        with without_gradients():
             for parameter in model.parameters():
                 if parameter.is_floating_point() and parameter.numel():
                     parameter.copy_(perturbed(parameter, generator))
@@ -219,7 +220,7 @@ def unfused(undo: Undo) -> None:
 
 def _run(model: torch.nn.Module, args: Any, kwargs: Any) -> list[torch.Tensor]:
     torch.manual_seed(0)
-    with unfused(), torch.no_grad():
+    with unfused(), without_gradients():
         return _floating_tensors(model(*args, **kwargs))
 
 
@@ -295,7 +296,7 @@ class PruningTrials:
         compact(self.model)
         self.training = {name: module.training for name, module in model.named_modules()}
         self.args, self.kwargs = args, kwargs
-        with unfused(), torch.no_grad():
+        with unfused(), without_gradients():
             traced = trace(self.model, *args, kwargs=kwargs, hold=False)
         self.tensors = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
         self.dependencies = Dependencies(
@@ -328,7 +329,7 @@ class PruningTrials:
         """How many elements of what came in and of the output are NaN or infinite, and left out."""
         if not self.own.nonfinite:
             return {}
-        with unfused(), torch.no_grad():
+        with unfused(), without_gradients():
             traced = trace(self.model, *self.args, kwargs=self.kwargs)
         return left_out(traced.graph, traced.kept, self.own.nonfinite, self.own.elements, BLIND)
 
