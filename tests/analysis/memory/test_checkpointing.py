@@ -82,6 +82,22 @@ def test_the_new_peak_and_the_cost_are_those_of_a_checkpointed_run(make, numbere
     assert extra == real.metrics["flops"].total() - plain.metrics["flops"].total()
 
 
+def test_modules_are_named_by_selectors_as_everywhere() -> None:
+    model, x = transformer(frozenset())
+    t = tv.trace(model, x, backward=True)
+    memory = t.memory()
+    by_paths = memory.checkpoint([f"blocks.{number}" for number in (1, 2, 3)]).peak_bytes
+    assert memory.checkpoint("class:Block & ~blocks.0").peak_bytes == by_paths
+    assert (
+        memory.checkpoint(lambda scope: scope.path in ("blocks.1", "blocks.2", "blocks.3")).peak_bytes
+        == by_paths
+    )
+    with pytest.raises(UsageError, match="modules are wanted here"):
+        memory.checkpoint("blocks.0.input | blocks.1")
+    ops = [len(t.part(f"blocks.{number}").graph) for number in (0, 1)]
+    assert len(t.part("blocks.0 | blocks.1").graph) == sum(ops)
+
+
 def test_a_row_says_what_a_call_no_longer_holds() -> None:
     model, x = transformer(frozenset())
     plain = tv.trace(model, x, backward=True)
