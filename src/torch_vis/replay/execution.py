@@ -314,8 +314,8 @@ class PatchedReplay(Replay):
                 for value in self.layout.outputs(node):
                     if storage[value] == storage[read]:
                         entries = self.moved.setdefault(value, [])
-                        if (block, sight) not in entries:
-                            entries.append((block, sight))
+                        if (block, sight.after(node)) not in entries:
+                            entries.append((block, sight.after(node)))
 
     def start_from(self, basis: Basis, anew: frozenset[int]) -> None:
         """Take the memory of a run that is done, but for what is written anew."""
