@@ -309,10 +309,12 @@ class Trace(LiveRun):
     def branches(self) -> BranchesReport:
         """The lines that looked at a number of a tensor: what each saw, and whether it took ``then`` or ``else``.
 
+        Which way it took is None where neither the operations that ran nor the source, which may not be at hand, tell.
+
         >>> import torch, torch_vis as tv
         >>> report = tv.trace(lambda x: x if x.sum() > 0 else -x, torch.ones(2)).branches()
-        >>> [(row.saw, row.taken) for row in report.rows]
-        [(True, 'then')]
+        >>> [row.saw for row in report.rows]
+        [True]
         """
         return self._report("branches")
 
