@@ -323,10 +323,13 @@ def test_the_workbench_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "dataset": torch.randn(50, 5, 16),
     }
     found = blocks(ROOT / "docs" / "workbench.md", "python")
-    assert len(found) == 4
+    assert len(found) == 5
     monkeypatch.chdir(tmp_path)
     for block in found:
         exec(block, names)
+    t: Any = names["t"]
+    assert t.receptive_field("layers.3[0, 2]").box == ((0, 1), (0, 5), (0, 16))
+    assert t.loops().turns_of(t.graph.nodes[40]) == ((0, 2),)
 
 
 @pytest.fixture(scope="module")

@@ -437,19 +437,22 @@ class Trace(LiveRun):
 
         return Breaks(self.meta.get("program"))
 
-    def part(self, path: str) -> Trace:
+    def part(self, path: Any) -> Trace:
         """The calls of one module with all that ran in them, forward and backward, as a trace of its own.
 
+        ``path`` is the module's path, or a selector of several: ``t.part("h.5 | h.6").figure()`` draws these two.
+
         >>> import torch, torch_vis as tv
-        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
-        >>> [node.name for node in tv.trace(model, torch.ones(1, 3)).part("1").graph.nodes]
-        ['relu']
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU(), torch.nn.Linear(2, 2))
+        >>> t = tv.trace(model, torch.ones(1, 3))
+        >>> [node.name for node in t.part("1").graph.nodes], len(t.part("class:Linear").graph)
+        (['relu'], 4)
         """
         calls = [scope.index for scope in self.graph.scopes if scope.path == path and scope.kind == "module"]
         if not calls:
-            raise no_match(
-                "module", path, {scope.path for scope in self.graph.scopes if scope.kind == "module"}
-            )
+            around = self.graph.tree.parent.tolist()
+            chosen = set(self.graph.query().calls(path))
+            calls = [scope for scope in sorted(chosen) if not _inside(scope, chosen, around)]
         return Trace.of(calls_alone(self, calls), error=self.error)
 
     def with_metrics(self, *added: Any) -> Trace:
@@ -507,10 +510,12 @@ class Trace(LiveRun):
     def branches(self) -> BranchesReport:
         """The lines that looked at a number of a tensor: what each saw, and whether it took ``then`` or ``else``.
 
+        Which way it took is None where neither the operations that ran nor the source, which may not be at hand, tell.
+
         >>> import torch, torch_vis as tv
         >>> report = tv.trace(lambda x: x if x.sum() > 0 else -x, torch.ones(2)).branches()
-        >>> [(row.saw, row.taken) for row in report.rows]
-        [(True, 'then')]
+        >>> [row.saw for row in report.rows]
+        [True]
         """
         return self._report("branches")
 
@@ -869,3 +874,11 @@ class Trace(LiveRun):
     def __repr__(self) -> str:
         name = self.meta.get("model") or "run"
         return f"<Trace of {inert(shortened(str(name)))}: {many(len(self.graph), 'operation')}>"
+
+
+def _inside(scope: int, chosen: set[int], parent: Sequence[int]) -> bool:
+    """Whether a scope is inside one of the chosen."""
+    while (scope := parent[scope]) >= 0:
+        if scope in chosen:
+            return True
+    return False

@@ -89,6 +89,22 @@ def test_a_module_whose_last_operation_feeds_nothing_is_kept_and_replaced(model:
     assert torch.equal(whole.again(replace={"router": torch.zeros_like}).output, wanted)
 
 
+def test_what_a_module_only_looks_at_in_another_way_is_replaced_for_those_behind_it() -> None:
+    class Viewing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.view, self.other = nn.Flatten(), nn.Identity()
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            h = x * 2
+            return self.view(h), self.other(h).sum(-1)
+
+    x = torch.arange(8.0).view(2, 2, 2)
+    t = tv.trace(Viewing(), x)
+    flat, summed = t.run(replace={"view.input": lambda h: h + 1}).output
+    assert torch.equal(flat, (x * 2 + 1).flatten(1)) and torch.equal(summed, (x * 2).sum(-1))
+
+
 def test_a_replacement_that_could_not_act_raises(model: Net) -> None:
     t = tv.trace(model, X)
     with pytest.raises(UsageError, match=r"replacing 'lost' would change nothing"):

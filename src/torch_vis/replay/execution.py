@@ -27,7 +27,6 @@ from torch_vis.replay.slicing import (
 )
 
 VIEW = int(Flag.VIEW)
-EVERYONE = Sight(frozenset())
 # operations that are not just a call: what they do besides is in ``Replay.run_node``
 BESIDES = RECORDED | int(Flag.RANDOM | Flag.ESCAPE)
 
@@ -316,10 +315,8 @@ class PatchedReplay(Replay):
                 for value in self.layout.outputs(node):
                     if storage[value] == storage[read]:
                         entries = self.moved.setdefault(value, [])
-                        # what a reader of an edge makes of it in place is there for all
-                        seen = sight if self.plan.flags[node] & VIEW or not sight.only else EVERYONE
-                        if (block, seen) not in entries:
-                            entries.append((block, seen))
+                        if (block, sight.after(node)) not in entries:
+                            entries.append((block, sight.after(node)))
 
     def start_from(self, basis: Basis, anew: frozenset[int]) -> None:
         """Take the memory of a run that is done, but for what is written anew."""

@@ -32,10 +32,19 @@ class Sight(NamedTuple):
 
     nodes: frozenset[int]
     only: bool = False
+    passing: frozenset[int] = frozenset()
+    """Of these, views outside of the readers, through which they read: others who read the view see the old one."""
+
+    def after(self, node: int) -> Sight:
+        """Who sees what a node that sees the replacement makes on the same memory: a view of it, a write to it."""
+        return self if not self.only or node in self.passing else EVERYONE
 
     def new(self, node: int) -> bool:
         """Whether a node sees the replacement; -1 is what is looked at between operations."""
         return (node in self.nodes) is self.only
+
+
+EVERYONE = Sight(frozenset())
 
 
 class ReplayTarget(NamedTuple):
@@ -297,6 +306,7 @@ class Places:
             scopes = self.query.scopes(branch.reader)
             readers = graph.tree.inside_some(scopes)[graph.node_scope]
         values, nodes, reads = set(target.values), set[int](), False
+        passing: set[int] = set()
         for node in range(max(target.after, 0), len(graph)):
             span = slice(*graph.input_span(node))
             taken = graph.in_value[span][graph.in_kind[span] != Kind.SHAPE].tolist()
@@ -305,8 +315,10 @@ class Places:
             if readers[node]:
                 reads = True
                 nodes.add(node)
-            if graph.node_flags[node] & Flag.VIEW:
+            elif graph.node_flags[node] & Flag.VIEW:
                 nodes.add(node)
+                passing.add(node)
+            if graph.node_flags[node] & Flag.VIEW:
                 values |= set(graph.out_value[slice(*graph.output_span(node))].tolist())
         if not reads:
             users = {
@@ -318,7 +330,7 @@ class Places:
             raise UsageError(f"{name!r}: the reader reads nothing of it; it is read in {listed}")
         return target._replace(
             name=f"{name} ->",
-            sight=Sight(frozenset(nodes), only=True),
+            sight=Sight(frozenset(nodes), only=True, passing=frozenset(passing)),
             part=branch.index,
             whole=False,
             form=None,

@@ -21,6 +21,7 @@ from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.lifetimes import Lifetimes, Use, is_plain_sum
 from torch_vis.graph.metrics import Metrics
+from torch_vis.graph.query.selector import Selector
 from torch_vis.graph.schema import Flag, Phase, Role
 from torch_vis.graph.types import Bools, Floats, Ints
 
@@ -269,8 +270,8 @@ class Checkpointing:
 
     # ---------------------------------------------------------------- several together
 
-    def with_checkpoints(self, paths: Sequence[str]) -> Recomputed:
-        """The memory of the run if every call of these modules (paths or patterns) were checkpointed.
+    def with_checkpoints(self, paths: Sequence[Any]) -> Recomputed:
+        """The memory of the run if every call of these modules (paths, patterns, selectors) were checkpointed.
 
         The timeline is that of the recorded operations; the operations that are computed again come in between, before
         the first backward operation of their call that needs what was forgotten.
@@ -280,17 +281,17 @@ class Checkpointing:
         peak = int(live.max()) if len(live) else self.blocks.peak_bytes
         return Recomputed(max(peak, again), again > peak, live, used)
 
-    def _outermost(self, paths: Sequence[str]) -> Ints:
+    def _outermost(self, paths: Sequence[Any]) -> Ints:
         """The scopes of all calls of some modules; of calls inside one another, the outermost."""
         graph = self.graph
         kinds = [graph.modules[module].kind for module in graph.scope_module.tolist()]
         known = {path for path, kind in zip(graph.scope_paths, kinds) if kind == "module"}
         wanted: set[str] = set()
         for pattern in paths:
-            result = _matching(pattern, known)
-            if not result:
+            result = _matching(pattern, known) if isinstance(pattern, str) else set()
+            if not result and isinstance(pattern, str) and not any(letter in pattern for letter in ":&|~/( "):
                 raise no_match("module", pattern, known)
-            wanted |= result
+            wanted |= result or {graph.scope_paths[scope] for scope in graph.query().calls(pattern)}
         if not len(self.steps.backward):
             raise UsageError(
                 "this trace has no backward pass, so nothing is saved for one: trace with backward=True"
@@ -305,12 +306,12 @@ class Checkpointing:
         return np.array(scopes, dtype=np.int64)
 
 
-def paths_of(item: Any) -> list[str]:
-    """One path or several, as a list."""
+def paths_of(item: Any) -> list[Any]:
+    """One selector of modules or several, as a list."""
     paths = [item] if isinstance(item, str) or not isinstance(item, Iterable) else list(item)
     if not paths:
         raise UsageError('name one module or more by their paths or patterns, "encoder.layer.*" say')
-    wrong = [path for path in paths if not isinstance(path, str)]
+    wrong = [path for path in paths if not isinstance(path, (str, Selector)) and not callable(path)]
     if wrong:
         raise UsageError(
             f'modules are told by their paths or patterns, "encoder.layer.*" say, not by {wrong[0]!r}'

@@ -409,8 +409,10 @@ class MemoryReport(Report):
         rows = self._checkpointing.rows()
         return [row._replace(extra_time_ns=None) for row in rows] if self.predicted else rows
 
-    def checkpoint(self, modules: str | Sequence[str]) -> CheckpointedReport:
-        """The memory of the run if all calls of these modules (paths or patterns) were checkpointed together.
+    def checkpoint(self, modules: Any) -> CheckpointedReport:
+        """The memory of the run if all calls of these modules were checkpointed together.
+
+        ``modules`` is a path, a pattern or a selector (``"class:Block & ~h.0"``), or several.
 
         ``print`` shows both peaks and what it costs; ``.figure()`` draws the memory along the run, now and then.
 

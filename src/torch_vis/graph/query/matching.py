@@ -67,6 +67,19 @@ class GraphQuery:
                 result.append(SelectorMatch(branch, np.flatnonzero(self.scopes(branch.term)), False))
         return result
 
+    def calls(self, wanted: Any) -> list[int]:
+        """The calls of modules that a selector selects; raises where it names operations or tensors, or nothing."""
+        scopes: list[int] = []
+        for match in self.matches(wanted):
+            if match.is_operation or match.branch.suffix or match.branch.reader is not None:
+                raise UsageError(
+                    f"{str(selector(wanted))!r} names operations or tensors; modules are wanted here"
+                )
+            scopes += match.rows.tolist()
+        if not scopes:
+            raise UsageError(f"{str(selector(wanted))!r} selects no call of a module")
+        return sorted(set(scopes))
+
     def nodes(self, term: Term) -> Bools:
         """Which operations a term selects."""
         return np.asarray(evaluate(term, self._node_mask), dtype=bool)
