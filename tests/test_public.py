@@ -55,6 +55,19 @@ SIGNATURES = {
     "Trace.figure": "(self, renderer='plotly', *, depth='auto', color='type', phase=None)",
     "Trace.release": "(self)",
     "Trace.run": "(self, *args, kwargs=None, replace=None, keep=None, to=None)",
+    "Trace.attention": "(self, at=None, *args, kwargs=None, tokens=None)",
+    "Trace.attribute": (
+        "(self, method='integrated_gradients', *args, kwargs=None, target=None, measure=None, output=0, at=None, "
+        "baseline=None, steps=None, samples=None, std=None, seed=None, window=None, stride=None, relu=None, "
+        "tokens=None)"
+    ),
+    "Trace.attribute_edges": "(self, measure, *args, kwargs=None, between=None, top=10)",
+    "Trace.logit_lens": ("(self, at=None, *args, kwargs=None, output=0, top=5, tokens=None, decode=None)"),
+    "Trace.patch_path": "(self, path, edit, *args, kwargs=None, frozen=None)",
+    "Trace.relevance": (
+        "(self, *args, kwargs=None, target=None, mode='default', against=None, output=0, relevance=None, at=None, "
+        "tokens=None)"
+    ),
     "Trace.select": "(self, wanted)",
     "Trace.show": "(self)",
     "Trace.sweep": ("(self, wanted, edit, *args, measure, kwargs=None, positions=None, heads=False, dim=1)"),
@@ -124,8 +137,10 @@ SIGNATURES = {
     "Trace.latency": "(self, *, hardware=None, calibration=None)",
 }
 TRACE = """
-activations breaks check communication entry error explore figure fusion gradients graph health help is_open kept
-latency lifetimes limits memory meta metrics name needs_tensors of output part partition program release report
+activations attention attribute attribute_edges breaks check communication entry error explore figure fusion
+gradients graph health help is_open kept
+latency lifetimes limits logit_lens memory meta metrics name needs_tensors of output part partition patch_path
+program release relevance report
 roofline run save select show subgraph summary sweep table time to_networkx to_pandas with_metrics
 """.split()
 

@@ -25,7 +25,7 @@ from torch.fx.passes.shape_prop import ShapeProp
 import torch_vis as tv
 from tests.kit.forking import environment
 from torch_vis import interfaces
-from torch_vis._reports import REPORTS
+from torch_vis._reports import EXPLANATIONS, REPORTS
 from torch_vis.analysis.report import Report
 from torch_vis.cli.main import main
 from torch_vis.errors import MissingExtra, UsageError
@@ -49,7 +49,8 @@ COMMAND_LINES: dict[str, tuple[tuple[str, ...], ...]] = {
     "report": tuple(
         (name, *MODEL, "--backward", *(("--hardware", "H100 SXM") if "hardware" in row.options else ()))
         for name, row in REPORTS.items()
-    ),
+    )
+    + tuple((name, *MODEL) for name in EXPLANATIONS if name in ("attribute", "relevance")),
     "explore": (("net.tvz",), ("net.pth",), MODEL, ("net.pth", "--json")),
     "show": (("net.tvz", "--no-browser"),),
     "compare": (("net.tvz", "other.tvz"), ("net.pth", "net.pth"), ("net.py:make", *MODEL, "--numbers")),
