@@ -136,6 +136,11 @@ def edited(name: str, *arguments: Any) -> Callable[[Things], Any]:
     return lambda things: live(things, replace={"0": getattr(tv.edit, name)(*arguments)})
 
 
+def _attention() -> Any:
+    layer = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
+    return str(tv.trace(layer, torch.ones(1, 3, 8)).attention())
+
+
 def relevance(things: Things) -> Any:
     explained = tv.DLBacktrace(things.model, (things.x,))
     return explained.evaluation(explained.predict(things.x))
@@ -266,6 +271,11 @@ METHODS: dict[str, Callable[[Any, Things], Any]] = {
     "World.check": lambda me, it: None,  # of ranks that run
     "World.load": lambda me, it: None,  # `load` does that
     "World.save": lambda me, it: me.save(it.path("world.tvz")),
+    "Trace.attention": lambda me, it: _attention(),
+    "Trace.attribute": lambda me, it: me.attribute("saliency"),
+    "Trace.attribute_edges": lambda me, it: str(me.attribute_edges(lambda output: output.sum(), it.x + 1)),
+    "Trace.logit_lens": lambda me, it: str(me.logit_lens("0 | 1")),
+    "Trace.patch_path": lambda me, it: me.patch_path(["0", "1"], tv.edit.zero()),
     "Trace.figure": lambda me, it: [me.figure(name) for name in RENDERERS],
     "Trace.latency": lambda me, it: me.latency(hardware="H100 SXM"),
     "Trace.needs_tensors": lambda me, it: me.needs_tensors("a test"),
