@@ -118,6 +118,19 @@ def _value(option: str, text: str) -> Any:
         from torch_vis import hardware
 
         return hardware.load(text)
+    if option == "target":
+        return _index(text)
     if option in TEXTS or not text.replace(".", "", 1).isdigit():
         return text
     return float(text) if "." in text else int(text)
+
+
+def _index(text: str) -> Any:
+    """An index of an output: a number, or several with commas between."""
+    try:
+        numbers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(
+            f"--target is an index such as 3, or 0,3 of an output with more dimensions, not {text!r}"
+        ) from None
+    return numbers[0] if len(numbers) == 1 else numbers
