@@ -118,6 +118,12 @@ def test_a_reused_layer_and_a_functional_model() -> None:
     h = fc(torch.tanh(fc(x)))
     expected = gradient(lambda h: torch.tanh(fc(torch.tanh(h))), h.detach(), 2)
     torch.testing.assert_close(report[report.names[0]], expected)
+    # several places are attributed to one by one: a later call does not hide an earlier one
+    every = t.attribute("gradient", target=2, at="fc:*")
+    assert torch.equal(every["fc#1"], report[report.names[0]]) and len(every.names) == 3
+    first = fc(x).detach()
+    expected = gradient(lambda h: torch.tanh(fc(torch.tanh(fc(torch.tanh(h))))), first, 2)
+    torch.testing.assert_close(every["fc"], expected)
     # at an operation, and at what one reads
     assert t.attribute("gradient", target=2, at="op:tanh")["/tanh#2"].shape == (2, 4)
     assert t.attribute("gradient", target=2, at="fc:2.input").names == ["fc#2.input"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -249,6 +250,18 @@ class Explained:
         return [
             self._part(target, tensor) for target, tensor in zip(self.places, whole.values_of(self.places))
         ]
+
+    def alone(self) -> list[Explained]:
+        """Each place by itself: put in together, a place would hide those before it. Inputs are one subject."""
+        if len(self.places) < 2:
+            return [self]
+        parts = []
+        for target, name, value in zip(self.places, self.names, self.values):
+            part = copy.copy(self)
+            part.places, part.names, part.values = [target], [name], [value]
+            part.forward = Forward(self.trace, *self.given, places=[target])
+            parts.append(part)
+        return parts
 
     def _part(self, target: ReplayTarget, tensor: torch.Tensor) -> torch.Tensor:
         index = full_index(self.trace.graph, target)
@@ -705,13 +718,17 @@ class AttributionReport(AttributedMaps):
         subject = Explained(run, args, kwargs, goal, at)
         self.method = method
         self.names = list(subject.names)
-        self.maps = dict(zip(self.names, row.run(subject, settings)))
+        self.maps = {
+            name: values
+            for part in subject.alone()
+            for name, values in zip(part.names, row.run(part, settings))
+        }
         self.goal = goal.text
         self.measured = float(subject.measured(subject.values).double().sum())
         """The number that is explained, summed over the samples."""
         self.baseline_measured: float | None = None
         """The same for the baseline, where the method has one."""
-        if row.adds_up:
+        if row.adds_up and len(subject.alone()) == 1:
             self.baseline_measured = self._at_baseline(subject, settings)
         self._inputs = subject.inputs
         self._tokens = tokens
