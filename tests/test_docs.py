@@ -201,6 +201,11 @@ def instances() -> list[Any]:
     asked = [getattr(t, name)(**options.get(name, {})) for name in REPORTS]
     asked += [t.memory().checkpoint("0"), compared.differences(), t.select("0")]
     asked += [t.sweep("0", tv.edit.zero(), measure=lambda output: output.sum())]
+    asked += [t.attribute("saliency"), t.relevance(), t.logit_lens("0 | 1")]
+    asked += [t.attribute_edges(lambda output: output.sum(), x + 1)]
+    asked += [
+        tv.trace(torch.nn.TransformerEncoderLayer(8, 2, batch_first=True), torch.ones(1, 3, 8)).attention()
+    ]
     asked += [
         tv.advise.checkpointing(model, x),
         tv.advise.pruning(model, x),

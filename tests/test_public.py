@@ -56,6 +56,19 @@ SIGNATURES = {
     "colors=None, hide=(), only=(), collapse=(), highlight=(), title=None, legend=True, shapes=True)",
     "Trace.release": "(self)",
     "Trace.run": "(self, *args, kwargs=None, replace=None, keep=None, to=None)",
+    "Trace.attention": "(self, at=None, *args, kwargs=None, tokens=None)",
+    "Trace.attribute": (
+        "(self, method='integrated_gradients', *args, kwargs=None, target=None, measure=None, output=0, at=None, "
+        "baseline=None, steps=None, samples=None, std=None, seed=None, window=None, stride=None, relu=None, "
+        "tokens=None)"
+    ),
+    "Trace.attribute_edges": "(self, measure, *args, kwargs=None, between=None, top=10)",
+    "Trace.logit_lens": ("(self, at=None, *args, kwargs=None, output=0, top=5, tokens=None, decode=None)"),
+    "Trace.patch_path": "(self, path, edit, *args, kwargs=None, frozen=None)",
+    "Trace.relevance": (
+        "(self, *args, kwargs=None, target=None, mode='default', against=None, output=0, relevance=None, at=None, "
+        "tokens=None)"
+    ),
     "Trace.select": "(self, wanted)",
     "Trace.show": "(self)",
     "Trace.sweep": ("(self, wanted, edit, *args, measure, kwargs=None, positions=None, heads=False, dim=1)"),
@@ -128,10 +141,10 @@ SIGNATURES = {
     "Trace.latency": "(self, *, hardware=None, calibration=None)",
 }
 TRACE = """
-activations branches breaks check communication entry error explore figure fusion gradients graph health help
-is_open kept latency lifetimes limits loops memory meta metrics name needs_tensors of output part partition program
-receptive_field release report roofline run save select show subgraph summary sweep table time to_networkx
-to_pandas with_metrics
+activations attention attribute attribute_edges branches breaks check communication entry error explore figure fusion
+gradients graph health help is_open kept latency lifetimes limits logit_lens loops memory meta metrics name
+needs_tensors of output part partition patch_path program receptive_field release relevance report roofline run save
+select show subgraph summary sweep table time to_networkx to_pandas with_metrics
 """.split()
 
 

@@ -338,8 +338,8 @@ class Trace(LiveRun):
         >>> import torch, torch_vis as tv
         >>> model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 1))
         >>> report = tv.trace(model, torch.ones(1, 3)).attribute_edges(lambda y: y.sum(), torch.zeros(1, 3))
-        >>> [(row.sender, row.receiver) for row in report.rows]
-        [('input', '0/addmm#1'), ('0/addmm#1', '1/addmm#3')]
+        >>> sorted(row.edge for row in report.rows)
+        ['0/addmm#1 -> 1/addmm#3', 'input -> 0/addmm#1']
         >>> abs(report.rows[0].exact - (report.other_measured - report.measured)) < 1e-6
         True
         """

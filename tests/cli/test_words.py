@@ -21,7 +21,7 @@ PYTHON = re.compile(
 NOT_SAID = (
     # where sentences stand that no command prints: what only Python reaches, files that are written, the explorer
     "_deprecated.py analysis/activations/ analysis/advice/ analysis/full_report.py analysis/memory/measured.py "
-    "analysis/relevance/ "
+    "analysis/relevance/ analysis/attribution/edges.py views/charts/maps.py "
     "analysis/fusion/compiled_kernels.py capture/compilers/inductor_kernels.py capture/recording/user_functions.py "
     "cli/commands/completion.py cli/commands/doctor.py cli/models/ cli/output.py cli/task_table.py "
     "cli/commands/trace.py exporters/ interfaces/ capture/edits.py capture/live.py replay/rerun.py replay/slicing.py "
@@ -33,6 +33,7 @@ FROM_PYTHON = re.compile(
     r"tv\.join|check=|join\(t\)|dynamic|fullgraph|subgraphs are those|"
     r"calibration is what|each=|Call zero_grad|retain_graph|use_reentrant|foreach=True|model\.eval\(\)|"
     r"item\(\)|\.numpy\(\)|\.mean\(\)|charts: |check\(\) has to come|pass it to trace\(\)|no longer describes|"
+    r"give target= or measure=|at the embeddings: at=7|own; trace\(\) the callable|"
     r"keep=7|keep=, replace=|until=|find\(\) gives|head=3 are"
 )
 

@@ -25,7 +25,7 @@ from torch.fx.passes.shape_prop import ShapeProp
 import torch_vis as tv
 from tests.kit.forking import environment
 from torch_vis import interfaces
-from torch_vis._reports import REPORTS
+from torch_vis._reports import EXPLANATIONS, REPORTS
 from torch_vis.analysis.report import Report
 from torch_vis.cli.main import main
 from torch_vis.errors import MissingExtra, UsageError
@@ -49,7 +49,8 @@ COMMAND_LINES: dict[str, tuple[tuple[str, ...], ...]] = {
     "report": tuple(
         (name, *MODEL, "--backward", *(("--hardware", "H100 SXM") if "hardware" in row.options else ()))
         for name, row in REPORTS.items()
-    ),
+    )
+    + tuple((name, *MODEL) for name in EXPLANATIONS if name in ("attribute", "relevance")),
     "explore": (("net.tvz",), ("net.pth",), MODEL, ("net.pth", "--json")),
     "show": (("net.tvz", "--no-browser"),),
     "compare": (("net.tvz", "other.tvz"), ("net.pth", "net.pth"), ("net.py:make", *MODEL, "--numbers")),
@@ -133,6 +134,11 @@ def live(things: Things, **options: Any) -> Any:
 def edited(name: str, *arguments: Any) -> Callable[[Things], Any]:
     """The verb of that name, done to what a layer gives."""
     return lambda things: live(things, replace={"0": getattr(tv.edit, name)(*arguments)})
+
+
+def _attention() -> Any:
+    layer = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
+    return str(tv.trace(layer, torch.ones(1, 3, 8)).attention())
 
 
 def relevance(things: Things) -> Any:
@@ -272,6 +278,11 @@ METHODS: dict[str, Callable[[Any, Things], Any]] = {
     "World.check": lambda me, it: None,  # of ranks that run
     "World.load": lambda me, it: None,  # `load` does that
     "World.save": lambda me, it: me.save(it.path("world.tvz")),
+    "Trace.attention": lambda me, it: _attention(),
+    "Trace.attribute": lambda me, it: me.attribute("saliency"),
+    "Trace.attribute_edges": lambda me, it: str(me.attribute_edges(lambda output: output.sum(), it.x + 1)),
+    "Trace.logit_lens": lambda me, it: str(me.logit_lens("0 | 1")),
+    "Trace.patch_path": lambda me, it: me.patch_path(["0", "1"], tv.edit.zero()),
     "Trace.figure": lambda me, it: [me.figure(name) for name in RENDERERS],
     "Trace.latency": lambda me, it: me.latency(hardware="H100 SXM"),
     "Trace.needs_tensors": lambda me, it: me.needs_tensors("a test"),

@@ -13,7 +13,7 @@ from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.io.atomic import replacing
 from torch_vis.graph.text import and_more, inert
 from torch_vis.views.charts.chart import Chart, draw
-from torch_vis.views.charts.maps import Picture
+from torch_vis.views.charts.maps import MapPicture
 from torch_vis.views.text.table_layout import Listing, html_table, table
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ class Charts(Mapping[str, Any]):
     (['timeline'], 'Memory')
     """
 
-    def __init__(self, **builders: Callable[[], Chart | Picture]) -> None:
+    def __init__(self, **builders: Callable[[], Chart | MapPicture]) -> None:
         self._builders = builders
 
-    def __getitem__(self, name: str) -> Chart | Picture:
+    def __getitem__(self, name: str) -> Chart | MapPicture:
         return self._builders[name]()
 
     def __iter__(self) -> Iterator[str]:
@@ -115,7 +115,7 @@ class Report(Renamed):
         if name not in result:
             raise no_match("chart", str(name), [*result])
         drawn = result[name]
-        return drawn.draw(renderer) if isinstance(drawn, Picture) else draw(drawn, renderer)
+        return drawn.draw(renderer) if isinstance(drawn, MapPicture) else draw(drawn, renderer)
 
     def figures(self) -> dict[str, int | float | bool | None]:
         """What it all comes to as numbers: every public attribute of the report that is one, with its unit in the name.
@@ -196,7 +196,7 @@ class MapReport(Report):
 
     def html(self) -> str:
         """All pictures and the tables as one piece of HTML that needs nothing from elsewhere."""
-        pictures = [drawn.draw("html") for drawn in self.charts().values() if isinstance(drawn, Picture)]
+        pictures = [drawn.draw("html") for drawn in self.charts().values() if isinstance(drawn, MapPicture)]
         text = f'<pre style="font:12px/1.4 ui-monospace,monospace">{escape(self.table())}</pre>'
         return "\n".join([*pictures, text])
 
@@ -223,7 +223,7 @@ class MapReport(Report):
 
     def _repr_html_(self) -> str:
         first = next(iter(self.charts().values()), None)
-        drawn = first.draw("html") if isinstance(first, Picture) else ""
+        drawn = first.draw("html") if isinstance(first, MapPicture) else ""
         return f"{drawn}<pre>{escape(self.table())}</pre>"
 
 

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from torch_vis.analysis.report import Report
+from torch_vis.analysis.report import Charts, MapReport, Report
 from torch_vis.capture.containers import form_leaves
 from torch_vis.capture.edits import check_replacement
-from torch_vis.errors import UsageError, missing_extra, no_match
+from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Node, Scope
 from torch_vis.graph.query.selector import selector
 from torch_vis.graph.record import Run
@@ -23,6 +23,7 @@ from torch_vis.progress import progress
 from torch_vis.replay.live_run import LiveRun
 from torch_vis.replay.rerun import Rerun, planner_of, run_whole
 from torch_vis.replay.slicing import ReplayTarget
+from torch_vis.views.charts.maps import MapPicture, NumberGrid
 from torch_vis.views.text.table_layout import Field, Listing
 
 
@@ -111,7 +112,7 @@ class SweepRow(NamedTuple):
     effect: float
 
 
-class SweepReport(Report):
+class SweepReport(MapReport):
     """One change at many places of a run, and what it does to a measure; ``figure`` draws it as a grid."""
 
     def __init__(
@@ -198,36 +199,16 @@ class SweepReport(Report):
         effects = {(row.place, row.column): row.effect for row in self.rows}
         return self.places, columns, [[effects.get((p, c), math.nan) for c in columns] for p in self.places]
 
-    def figure(self, renderer: str = "plotly", *, chart: str | None = None) -> Any:
+    def charts(self) -> Mapping[str, Any]:
         """The effects as a grid of colours, places by positions or heads."""
+        return Charts(effects=self._picture)
+
+    def _picture(self) -> MapPicture:
         places, columns, grid = self.grid()
         labels = ["effect" if column is None else str(column) for column in columns]
-        limit = max((abs(cell) for row in grid for cell in row if math.isfinite(cell)), default=1.0) or 1.0
-        if renderer == "plotly":
-            try:
-                import plotly.graph_objects as plotly
-            except ImportError as error:
-                raise missing_extra("plotly") from error
-            heat = plotly.Heatmap(z=grid, x=labels, y=places, zmin=-limit, zmax=limit, colorscale="RdBu_r")
-            figure = plotly.Figure(heat)
-            figure.update_layout(title=self.title, xaxis_title=self.columns_are, yaxis_autorange="reversed")
-            return figure
-        if renderer != "matplotlib":
-            raise no_match("renderer", renderer, ["plotly", "matplotlib"])
-        try:
-            import matplotlib.pyplot as plt
-        except ImportError as error:
-            raise missing_extra("matplotlib") from error
-        # pyplot's own, so that a notebook shows it
-        drawn, axes = plt.subplots(
-            figsize=(max(5, 2 + 0.5 * len(labels)), max(2, 1 + 0.35 * len(places))), layout="constrained"
+        return MapPicture(
+            self.title, [NumberGrid("", grid, places, labels, "", self.columns_are, diverging=True)]
         )
-        picture = axes.imshow(grid, vmin=-limit, vmax=limit, cmap="RdBu_r", aspect="auto")
-        axes.set_xticks(range(len(labels)), labels)
-        axes.set_yticks(range(len(places)), places)
-        axes.set(title=self.title, xlabel=self.columns_are)
-        drawn.colorbar(picture, label="effect")
-        return drawn
 
 
 def _number(measured: Any) -> float:

@@ -32,7 +32,8 @@ IN_FLAGS: tuple[tuple[str, str], ...] = (
     (r"\bmore in t\.limits", "more with --json"),
     (r"\bt\.breaks\b", f"{PROGRAM} breaks"),
     (
-        r"(?:\bt\.)?\b(summary|memory|time|gradients|fusion|partition|roofline|latency|communication)\(\)",
+        r"(?:\bt\.)?\b(summary|memory|time|gradients|fusion|partition|roofline|latency|communication|"
+        r"attribute|attention|logit_lens|relevance)\(\)",
         rf"{PROGRAM} report \1",
     ),
     (
@@ -51,7 +52,12 @@ IN_FLAGS: tuple[tuple[str, str], ...] = (
     (r"leave out via, dynamic, dynamic_shapes and fullgraph", "leave out --via"),
     (r"leave out fake and via", "leave out --fake and --via"),
     (r"\bvia=['\"](\w+)['\"]", r"--via \1"),
-    (r"\b(hardware|by)='([^']*)'", r"--\1 '\2'"),
+    (r",? or with measure=", ""),
+    (r"\btarget=\(…\)", "--target …"),
+    (r"\b(hardware|by|at)=['\"]([^'\"]*)['\"]", r"--\1 '\2'"),
+    (r"\bat=…", "--at …"),
+    (r"\bat=(?=$| )", "--at "),
+    (r"\b(steps|method|mode|top)= (?=is of )", r"--\1 "),
     (r"\b(loss|via|repeat|hardware)=(?=[ ;,.…]|$)", r"--\1"),
     (r"^(loss|repeat) (?=must )", r"--\1 "),
     (r"\bmax_(operations|flops|bytes)(?:=| )", r"--max-\1 "),

@@ -104,7 +104,7 @@ TASKS: tuple[Task, ...] = (
     Task(
         "ablate, patch or steer",
         't.run(x, replace={"layers.1": tv.edit.zero()}).output',
-        "workbench",
+        "guides/ablate_and_patch",
     ),
     Task(
         "which layer, position or head it is",
@@ -122,7 +122,14 @@ TASKS: tuple[Task, ...] = (
         't.receptive_field("layers.1[0, 0]").box',
         "workbench",
     ),
-    Task("which part of the input it was", "tv.DLBacktrace(model, (x,))", "interfaces/backtrace"),
+    Task(
+        "which part of the input it was: saliency, integrated gradients, Grad-CAM",
+        't.attribute("integrated_gradients", target=(-1, 0))',
+        "guides/attribution",
+        "torch-vis report attribute net.py:make --input 2x8 --target 1",
+    ),
+    Task("attention weights, also where they are fused", "t.attention().figure()", "guides/attribution"),
+    Task("how much each operation contributed", "t.relevance(target=0)", "guides/attribution"),
     Task(
         "what breaks under torch.compile",
         'print(tv.trace(model, x, via="dynamo").breaks)',

@@ -17,8 +17,8 @@ import torch
 from torch_vis.errors import CheckFailed, TorchVisError, UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import RECORDED, Flag
-from torch_vis.ops.decompositions import lstm_layer
 from torch_vis.ops.names import plain_name
+from torch_vis.replay.decompositions import lstm_layer
 from torch_vis.replay.live_run import LiveRun, input_values
 from torch_vis.replay.replay import Replay, flat, quiet, where
 from torch_vis.replay.rerun import RunPlanner, planner_of, rebuilt
@@ -33,7 +33,7 @@ IN_PARTS: dict[str, Callable[..., Any]] = {"mkldnn_rnn_layer": lstm_layer}
 Observer = Callable[[int, "list[torch.Tensor]", "dict[int, torch.Tensor]"], None]
 
 
-class Change(NamedTuple):
+class ValueChange(NamedTuple):
     """What is put in the place of one value, and who sees it; ``route`` are operations that pass it on to no others."""
 
     value: int
@@ -43,9 +43,9 @@ class Change(NamedTuple):
     route: frozenset[int] = frozenset()
 
 
-def change_of(target: ReplayTarget, put: Callable[[torch.Tensor], torch.Tensor]) -> Change:
+def change_of(target: ReplayTarget, put: Callable[[torch.Tensor], torch.Tensor]) -> ValueChange:
     """A change of the first tensor of a target."""
-    return Change(target.values[0], target.after, target.sight, put)
+    return ValueChange(target.values[0], target.after, target.sight, put)
 
 
 class ForwardPass(NamedTuple):
@@ -123,6 +123,23 @@ class Forward:
         return [n for n in rows if self.touched[graph.in_value[slice(*graph.input_span(n))]].any()]
 
     @cached_property
+    def cut(self) -> list[int]:
+        """The operations on floating numbers that ran without gradients though others had them: none passes through."""
+        graph = self.graph
+        if not self._follows_gradients:
+            return []
+        return [
+            node
+            for node in self.nodes
+            if not graph.node_flags[node] & (GRAD_MODE | ESCAPE)
+            and any(
+                self.touched[value]
+                and graph.types[graph.value_type[value]].dtype.startswith(("float", "bfloat"))
+                for value in graph.out_value[slice(*graph.output_span(node))].tolist()
+            )
+        ]
+
+    @cached_property
     def _watched_and_written(self) -> dict[int, list[int]]:
         """The watched values whose memory is written to, by the node that makes them."""
         graph, written = self.graph, self.planner.plan.written
@@ -171,7 +188,7 @@ class Forward:
     def run(
         self,
         inputs: Mapping[str, torch.Tensor] | None = None,
-        changes: Sequence[Change] = (),
+        changes: Sequence[ValueChange] = (),
         observe: Observer | None = None,
     ) -> ForwardPass:
         """One pass: ``inputs`` for those that vary, ``changes`` at the places.
@@ -227,6 +244,11 @@ class Forward:
 
     def gradients(self, measured: torch.Tensor, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The gradients of a number by some tensors; zeros where it does not depend on one."""
+        if not measured.requires_grad and (self.cut or self.left):
+            raise UsageError(
+                f"no gradient passes through the run: {where(self.graph, (self.cut or self.left)[0])} ran without "
+                "gradients (torch.no_grad, a custom autograd.Function, compiled code); occlusion needs none"
+            )
         if not measured.requires_grad:
             return [torch.zeros_like(leaf) for leaf in leaves]
         try:
@@ -276,13 +298,13 @@ class _Pass(Replay):
     """One pass: every value as the tensor that torch gave."""
 
     def __init__(
-        self, forward: Forward, given: Mapping[int, torch.Tensor], changes: Sequence[Change]
+        self, forward: Forward, given: Mapping[int, torch.Tensor], changes: Sequence[ValueChange]
     ) -> None:
         planner = forward.planner
         super().__init__(planner.graph, planner.held, planner.plan)
         self.forward = forward
         self.made: dict[int, torch.Tensor] = {}
-        self.shadows: dict[int, list[tuple[torch.Tensor, Change]]] = {}
+        self.shadows: dict[int, list[tuple[torch.Tensor, ValueChange]]] = {}
         self.bases: dict[tuple[int, torch.dtype], torch.Tensor] = {}
         self.observe: Observer | None = None
         self.waiting = sorted(changes, key=lambda change: change.after)[::-1]
@@ -373,7 +395,7 @@ class _Pass(Replay):
         """A tensor whose contents stay as they are now."""
         return tensor.clone() if self.plan.written[self.graph.value_storage[value]] else tensor
 
-    def _passing(self, node: int, values: Sequence[int]) -> Change | None:
+    def _passing(self, node: int, values: Sequence[int]) -> ValueChange | None:
         """The change that an operation on its route reads, if it does."""
         for value in values if self.shadows else ():
             for _, change in self.shadows.get(value, ()):

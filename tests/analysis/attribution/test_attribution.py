@@ -118,6 +118,12 @@ def test_a_reused_layer_and_a_functional_model() -> None:
     h = fc(torch.tanh(fc(x)))
     expected = gradient(lambda h: torch.tanh(fc(torch.tanh(h))), h.detach(), 2)
     torch.testing.assert_close(report[report.names[0]], expected)
+    # several places are attributed to one by one: a later call does not hide an earlier one
+    every = t.attribute("gradient", target=2, at="fc:*")
+    assert torch.equal(every["fc#1"], report[report.names[0]]) and len(every.names) == 3
+    first = fc(x).detach()
+    expected = gradient(lambda h: torch.tanh(fc(torch.tanh(fc(torch.tanh(h))))), first, 2)
+    torch.testing.assert_close(every["fc"], expected)
     # at an operation, and at what one reads
     assert t.attribute("gradient", target=2, at="op:tanh")["/tanh#2"].shape == (2, 4)
     assert t.attribute("gradient", target=2, at="fc:2.input").names == ["fc#2.input"]
@@ -214,6 +220,34 @@ def test_bad_input_is_one_clear_error(tmp_path: Path) -> None:
         tv.load(tmp_path / "t.tvz").attribute("saliency", target=1)
     with pytest.raises(UsageError, match="numbers"):
         tv.trace(model, x, fake=True).attribute("saliency", target=1)
+
+
+class Opposite(torch.autograd.Function):
+    """A function with a gradient of its own, which a recording does not know."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return -grad
+
+
+def test_where_no_gradient_passes_is_said() -> None:
+    x = torch.randn(2, 3)
+    layer = nn.Linear(3, 3)
+    with pytest.raises(UsageError, match=r"ran without gradients"):
+        tv.trace(lambda x: Opposite.apply(layer(x)), x).attribute("saliency", target=1)
+    report = tv.trace(lambda x: layer(x) + Opposite.apply(x), x).attribute("saliency", target=1)
+    assert "1 operations ran without gradients" in report.notes()[0]
+    with torch.no_grad():
+        t = tv.trace(lambda x: layer(x) * 2, x)
+    assert t.attribute("saliency", target=1).notes() == []
+    with torch.no_grad():
+        fused = tv.trace(nn.TransformerEncoderLayer(8, 2, batch_first=True).eval(), torch.randn(1, 3, 8))
+    with pytest.raises(UsageError, match="gradients enabled"):
+        fused.attribute("saliency", target=(0, 1))
 
 
 def test_nothing_is_left_behind() -> None:

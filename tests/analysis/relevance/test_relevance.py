@@ -185,6 +185,14 @@ def test_writes_in_place_and_parts_of_a_buffer() -> None:
     )
 
 
+def test_a_view_has_what_came_through_it_alone() -> None:
+    x = torch.rand(2, 3)
+    t = tv.trace(lambda x: x.view(6).sum() + 3 * x.t().sum(), x)
+    found = {row.op: row.relevance for row in t.relevance(relevance=torch.ones(())).rows}
+    assert found["view"] == pytest.approx(0.25, abs=1e-4) and found["t"] == pytest.approx(0.75, abs=1e-4)
+    assert found["input"] == pytest.approx(1.0)
+
+
 def test_relevance_of_a_trace_is_a_column_and_a_picture() -> None:
     t = tv.trace(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.rand(2, 3))
     found = t.relevance(torch.rand(2, 3), target=torch.tensor([0, 1]), at="1", mode="contrastive")

@@ -14,12 +14,12 @@ from torch_vis.analysis.report import Charts, MapReport
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.graph import Graph, Node
 from torch_vis.graph.schema import Flag, Phase
-from torch_vis.ops.decompositions import FUSED_ATTENTION, FUSED_LAYERS, attention_call
 from torch_vis.ops.names import common_name, plain_name
+from torch_vis.replay.decompositions import FUSED_ATTENTION, FUSED_LAYERS, attention_call
 from torch_vis.replay.forward import Forward
 from torch_vis.replay.live_run import LiveRun
 from torch_vis.replay.rerun import planner_of
-from torch_vis.views.charts.maps import Grid, Picture
+from torch_vis.views.charts.maps import MapPicture, NumberGrid
 from torch_vis.views.text.table_layout import Field, Listing
 
 # what may stand between a softmax and the product with the values
@@ -155,22 +155,22 @@ class AttentionReport(MapReport):
         charts = {name: partial(self._chart, name) for name in self.weights}
         return Charts(**charts, mean=self._means)
 
-    def _chart(self, name: str) -> Picture:
+    def _chart(self, name: str) -> MapPicture:
         weights = self.weights[name][0].double().cpu().numpy()
         panels = [self._grid(f"head {head}", grid) for head, grid in enumerate(weights)]
-        return Picture(f"attention of {name}", panels)
+        return MapPicture(f"attention of {name}", panels)
 
-    def _means(self) -> Picture:
+    def _means(self) -> MapPicture:
         panels = [self._grid(name, w[0].double().mean(0).cpu().numpy()) for name, w in self.weights.items()]
-        return Picture("attention, mean of the heads", panels)
+        return MapPicture("attention, mean of the heads", panels)
 
-    def _grid(self, title: str, grid: Any) -> Grid:
+    def _grid(self, title: str, grid: Any) -> NumberGrid:
         queries, keys = grid.shape
         if self._tokens is not None and len(self._tokens) == queries == keys:
             rows = columns = self._tokens
         else:
             rows, columns = token_names(None, queries), token_names(None, keys)
-        return Grid(title, grid, rows, columns, "query", "key")
+        return NumberGrid(title, grid, rows, columns, "query", "key")
 
 
 def attention_nodes(graph: Graph) -> list[AttentionNode]:

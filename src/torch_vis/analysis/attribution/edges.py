@@ -21,11 +21,11 @@ from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind, Phase
 from torch_vis.ops.names import common_name
 from torch_vis.progress import progress
-from torch_vis.replay.forward import Change, Forward, passing_nodes
+from torch_vis.replay.forward import Forward, ValueChange, passing_nodes
 from torch_vis.replay.live_run import LiveRun
 from torch_vis.replay.rerun import Rerun, planner_of
 from torch_vis.replay.slicing import ReplayTarget, Sight, full_index
-from torch_vis.views.charts.maps import Grid, Picture
+from torch_vis.views.charts.maps import MapPicture, NumberGrid
 from torch_vis.views.text.table_layout import Field, Listing
 
 # what passes a change on without mixing it with weights: sums, copies, casts, normalisations
@@ -62,9 +62,9 @@ class _Edge(NamedTuple):
 
     def changes(
         self, put: Mapping[int, Callable[[torch.Tensor], torch.Tensor]], graph: Graph
-    ) -> list[Change]:
+    ) -> list[ValueChange]:
         return [
-            Change(value, int(graph.value_producer[value]), self.sight, put[value], self.route)
+            ValueChange(value, int(graph.value_producer[value]), self.sight, put[value], self.route)
             for value in self.values
         ]
 
@@ -94,11 +94,10 @@ class EdgeReport(MapReport):
         goal = Goal(measure=measure)
         graph = run.graph
         plain = Forward(run)
-        with torch.no_grad():
-            self.measured = _number(goal, plain)
-            """What is measured in the run."""
-            self.other_measured = _number(goal, Forward(run, args, kwargs))
-            """What is measured in the other run."""
+        self.measured = _number(goal, plain)
+        """What is measured in the run."""
+        self.other_measured = _number(goal, Forward(run, args, kwargs))
+        """What is measured in the other run."""
         if between is None:
             edges = _between_operations(graph, plain, Forward(run, args, kwargs, vary=_names(run)).touched)
         else:
@@ -155,7 +154,7 @@ class EdgeReport(MapReport):
         """Senders × receivers, coloured by the effect, or else by its estimate."""
         return Charts(edges=self._grid)
 
-    def _grid(self) -> Picture:
+    def _grid(self) -> MapPicture:
         rows = self.rows[:200] if self.between is None else self.rows
         senders = list(dict.fromkeys(row.sender for row in rows))
         receivers = list(dict.fromkeys(row.receiver for row in rows))
@@ -166,7 +165,9 @@ class EdgeReport(MapReport):
         for row in rows:
             effect = row.estimate if row.exact is None else row.exact
             grid[senders.index(row.sender), receivers.index(row.receiver)] = effect
-        return Picture(self.title, [Grid("", grid, senders, receivers, "from", "to", diverging=True)])
+        return MapPicture(
+            self.title, [NumberGrid("", grid, senders, receivers, "from", "to", diverging=True)]
+        )
 
     @property
     def _order(self) -> list[str]:
@@ -181,7 +182,8 @@ def _names(run: LiveRun) -> list[str]:
 
 
 def _number(goal: Goal, forward: Forward) -> float:
-    return float(goal.of(forward.run()).detach().double().sum())
+    with torch.no_grad():
+        return float(goal.of(forward.run()).detach().double().sum())
 
 
 def _watched(forward: Forward) -> dict[int, torch.Tensor]:
@@ -330,7 +332,7 @@ def _pass_by_receiver(
 def _estimates(
     forward: Forward,
     goal: Goal,
-    changes: list[Change],
+    changes: list[ValueChange],
     leaves: dict[Any, torch.Tensor],
     edges: Sequence[_Edge],
     was: Contents,

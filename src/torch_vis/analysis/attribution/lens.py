@@ -15,7 +15,7 @@ from torch_vis.replay.forward import Forward, change_of
 from torch_vis.replay.live_run import LiveRun
 from torch_vis.replay.rerun import RunPlanner, planner_of
 from torch_vis.replay.slicing import ReplayTarget
-from torch_vis.views.charts.maps import Grid, Picture
+from torch_vis.views.charts.maps import MapPicture, NumberGrid
 from torch_vis.views.text.table_layout import Field, Listing
 
 NUMBERED = re.compile(r"^(.*?)\.?(\d+)$")
@@ -156,7 +156,7 @@ class LogitLensReport(MapReport):
         """Layers × positions, each cell with its first guess and coloured by its probability."""
         return Charts(guesses=self._grid)
 
-    def _grid(self) -> Picture:
+    def _grid(self) -> MapPicture:
         numbers, texts = [], []
         for name in self.names:
             indices, chances = self.guesses(name)
@@ -164,8 +164,8 @@ class LogitLensReport(MapReport):
             numbers.append(chances.tolist())
             texts.append([self._decode(int(index)) for index in indices])
         columns = token_names(self._tokens if len(numbers[0]) > 1 else None, len(numbers[0]))
-        grid = Grid("", numbers[::-1], self.names[::-1], columns, "after", "position", texts[::-1])
-        return Picture("logit lens: first guess, coloured by its probability", [grid])
+        grid = NumberGrid("", numbers[::-1], self.names[::-1], columns, "after", "position", texts[::-1])
+        return MapPicture("logit lens: first guess, coloured by its probability", [grid])
 
 
 def _repeated(planner: RunPlanner) -> list[ReplayTarget]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,12 +16,12 @@ from torch_vis.analysis.report import Charts, MapReport
 from torch_vis.capture.containers import named_tensors
 from torch_vis.errors import UsageError, no_match
 from torch_vis.progress import progress
-from torch_vis.replay.forward import Change, Forward, ForwardPass, change_of
+from torch_vis.replay.forward import Forward, ForwardPass, ValueChange, change_of
 from torch_vis.replay.live_run import LiveRun
 from torch_vis.replay.replay import where
 from torch_vis.replay.slicing import ReplayTarget, full_index
 from torch_vis.views.charts.chart import Axis, Chart, Series
-from torch_vis.views.charts.maps import ColoredText, Grid, Overlay, Picture
+from torch_vis.views.charts.maps import ColoredText, MapPicture, NumberGrid, Overlay
 from torch_vis.views.text.table_layout import Field, Listing
 
 Tensors = list[torch.Tensor]
@@ -165,7 +166,7 @@ def token_names(tokens: Sequence[str] | None, count: int) -> list[str]:
 # ---------------------------------------------------------------- methods and their settings
 
 
-class Settings(NamedTuple):
+class MethodSettings(NamedTuple):
     """What the methods take beside the goal; None is a method's own default."""
 
     baseline: Any = None
@@ -181,7 +182,7 @@ class Settings(NamedTuple):
 class Method(NamedTuple):
     """A way to attribute: what it runs, which settings it takes, and whether it needs a place inside the model."""
 
-    run: Callable[[Subject, Settings], Tensors]
+    run: Callable[[Explained, MethodSettings], Tensors]
     settings: tuple[str, ...] = ()
     inside: bool = False
     adds_up: bool = False
@@ -191,7 +192,7 @@ class Method(NamedTuple):
 # ---------------------------------------------------------------- where
 
 
-class Subject:
+class Explained:
     """The run, what is explained of it, and the tensors to which that is attributed: inputs, or activations."""
 
     def __init__(
@@ -250,6 +251,18 @@ class Subject:
             self._part(target, tensor) for target, tensor in zip(self.places, whole.values_of(self.places))
         ]
 
+    def alone(self) -> list[Explained]:
+        """Each place by itself: put in together, a place would hide those before it. Inputs are one subject."""
+        if len(self.places) < 2:
+            return [self]
+        parts = []
+        for target, name, value in zip(self.places, self.names, self.values):
+            part = copy.copy(self)
+            part.places, part.names, part.values = [target], [name], [value]
+            part.forward = Forward(self.trace, *self.given, places=[target])
+            parts.append(part)
+        return parts
+
     def _part(self, target: ReplayTarget, tensor: torch.Tensor) -> torch.Tensor:
         index = full_index(self.trace.graph, target)
         return tensor if index is None else tensor[index]
@@ -260,7 +273,7 @@ class Subject:
             return self.forward.run(dict(zip(self.names, values)))
         return self.forward.run(changes=[self._change(t, v) for t, v in zip(self.places, values)])
 
-    def _change(self, target: ReplayTarget, value: torch.Tensor) -> Change:
+    def _change(self, target: ReplayTarget, value: torch.Tensor) -> ValueChange:
         index = full_index(self.trace.graph, target)
 
         def put(tensor: torch.Tensor) -> torch.Tensor:
@@ -384,22 +397,22 @@ def _lookups(trace: LiveRun) -> list[str]:
 # ---------------------------------------------------------------- the methods
 
 
-def gradient(subject: Subject, settings: Settings) -> Tensors:
+def gradient(subject: Explained, settings: MethodSettings) -> Tensors:
     """The gradient as it is."""
     return subject.gradients(subject.values)[0]
 
 
-def saliency(subject: Subject, settings: Settings) -> Tensors:
+def saliency(subject: Explained, settings: MethodSettings) -> Tensors:
     """The magnitude of the gradient."""
     return [g.abs() for g in gradient(subject, settings)]
 
 
-def input_x_gradient(subject: Subject, settings: Settings) -> Tensors:
+def input_x_gradient(subject: Explained, settings: MethodSettings) -> Tensors:
     """The gradient times what is there."""
     return [g * v for g, v in zip(gradient(subject, settings), subject.values)]
 
 
-def integrated_gradients(subject: Subject, settings: Settings) -> Tensors:
+def integrated_gradients(subject: Explained, settings: MethodSettings) -> Tensors:
     """The mean gradient on the straight way from a baseline, times the way; by Gauss-Legendre quadrature."""
     start = subject.baselines(settings.baseline)
     places, weights = np.polynomial.legendre.leggauss(settings.steps or 50)
@@ -412,7 +425,7 @@ def integrated_gradients(subject: Subject, settings: Settings) -> Tensors:
     return [total * (value - base) for total, value, base in zip(sums, subject.values, start)]
 
 
-def smoothgrad(subject: Subject, settings: Settings) -> Tensors:
+def smoothgrad(subject: Explained, settings: MethodSettings) -> Tensors:
     """The mean magnitude of the gradient over copies with noise."""
     count, std = settings.samples or 50, settings.std
     generator = torch.Generator().manual_seed(settings.seed or 0)
@@ -432,7 +445,7 @@ def smoothgrad(subject: Subject, settings: Settings) -> Tensors:
     return sums
 
 
-def occlusion(subject: Subject, settings: Settings) -> Tensors:
+def occlusion(subject: Explained, settings: MethodSettings) -> Tensors:
     """How much less the output is with a window of the values replaced by the baseline; overlaps are averaged."""
     if len(subject.values) != 1:
         raise UsageError(
@@ -484,7 +497,7 @@ def _windows(value: torch.Tensor, window: Any, stride: Any) -> list[tuple[slice,
     ]
 
 
-def grad_cam(subject: Subject, settings: Settings) -> Tensors:
+def grad_cam(subject: Explained, settings: MethodSettings) -> Tensors:
     """The channels of a layer weighted by their mean gradients and added up; what is below zero is cut off."""
     maps = []
     for name, value, g in zip(subject.names, subject.values, gradient(subject, settings)):
@@ -498,7 +511,7 @@ def grad_cam(subject: Subject, settings: Settings) -> Tensors:
     return maps
 
 
-def conductance(subject: Subject, settings: Settings) -> Tensors:
+def conductance(subject: Explained, settings: MethodSettings) -> Tensors:
     """How much of the change of the output from a baseline of the inputs flows through each unit of a layer."""
     steps = settings.steps or 50
     signals = [name for name, tensor in subject.inputs.items() if tensor.is_floating_point()]
@@ -614,9 +627,9 @@ class AttributedMaps(MapReport):
         array = self.array(name)
         title = f"{self.method} of {self.goal} at {name}"
         if array.ndim == 4:
-            return Picture(title, self._overlays(array))
+            return MapPicture(title, self._overlays(array))
         if array.ndim == 3 or (array.ndim == 2 and self._tokens is not None):
-            return Picture(title, self._texts(self.by_position(name)))
+            return MapPicture(title, self._texts(self.by_position(name)))
         return self._bars(name)
 
     def _bars(self, name: str) -> Chart:
@@ -655,7 +668,7 @@ class AttributedMaps(MapReport):
             panels.append(Overlay(f"sample {number}" if len(maps) > 1 else "", under, values, signed))
         return panels
 
-    def _texts(self, array: Any) -> list[ColoredText | Grid]:
+    def _texts(self, array: Any) -> list[ColoredText | NumberGrid]:
         names = token_names(self._tokens, array.shape[1])
         return [
             ColoredText(f"sample {number}" if len(array) > 1 else "", names, row.tolist())
@@ -690,7 +703,7 @@ class AttributionReport(AttributedMaps):
     ) -> None:
         if method not in METHODS:
             raise no_match("method", str(method), METHODS)
-        settings = Settings(baseline, steps, samples, std, seed, window, stride, relu)
+        settings = MethodSettings(baseline, steps, samples, std, seed, window, stride, relu)
         row = METHODS[method]
         for name, value in settings._asdict().items():
             if value is not None and name not in row.settings:
@@ -702,26 +715,31 @@ class AttributionReport(AttributedMaps):
         if row.inside and (at is None or at == "input"):
             raise UsageError(f'{method} is about a layer inside the model: name it, at="layer4"')
         goal = Goal(target, measure, output)
-        subject = Subject(run, args, kwargs, goal, at)
+        subject = Explained(run, args, kwargs, goal, at)
         self.method = method
         self.names = list(subject.names)
-        self.maps = dict(zip(self.names, row.run(subject, settings)))
+        self.maps = {
+            name: values
+            for part in subject.alone()
+            for name, values in zip(part.names, row.run(part, settings))
+        }
         self.goal = goal.text
         self.measured = float(subject.measured(subject.values).double().sum())
         """The number that is explained, summed over the samples."""
         self.baseline_measured: float | None = None
         """The same for the baseline, where the method has one."""
-        if row.adds_up:
+        if row.adds_up and len(subject.alone()) == 1:
             self.baseline_measured = self._at_baseline(subject, settings)
         self._inputs = subject.inputs
         self._tokens = tokens
         self._left = [where(run.graph, node) for node in subject.forward.left]
+        self._cut = [] if method == "occlusion" else [where(run.graph, node) for node in subject.forward.cut]
         if tokens is not None:
             for values in self.maps.values():
                 if values.dim() > 1:
                     token_names(tokens, values.shape[1])
 
-    def _at_baseline(self, subject: Subject, settings: Settings) -> float:
+    def _at_baseline(self, subject: Explained, settings: MethodSettings) -> float:
         if METHODS[self.method].inside:
             way = Forward(subject.trace, *subject.given, vary=list(subject.forward.values))
             with torch.no_grad():
@@ -754,11 +772,17 @@ class AttributionReport(AttributedMaps):
 
     def notes(self) -> Sequence[str]:
         """What is as recorded though it might be different on the way."""
-        if not self._left:
-            return ()
-        return [
-            f"what was decided by a value that left for Python is as recorded, first at {self._left[0]}",
-        ]
+        notes = []
+        if self._left:
+            notes.append(
+                f"what was decided by a value that left for Python is as recorded, first at {self._left[0]}"
+            )
+        if self._cut:
+            notes.append(
+                f"{len(self._cut)} operations ran without gradients (torch.no_grad, a custom autograd.Function), and "
+                f"none passes through them; the first is {self._cut[0]}"
+            )
+        return notes
 
 
 def _pixels(image: torch.Tensor) -> Any:

@@ -24,15 +24,15 @@ from torch_vis.analysis.relevance.flow import (
     ruled,
 )
 from torch_vis.analysis.relevance.rules import GATES, TRANSPARENT, VIEWS, Amount, Leaf, OpCall, Shares
-from torch_vis.api import trace
 from torch_vis.capture.containers import named_tensors
+from torch_vis.capture.session import Capture
 from torch_vis.errors import TorchVisError, UsageError, no_match
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column
 from torch_vis.graph.schema import RECORDED, Flag, Kind
-from torch_vis.ops.decompositions import FUSED_ATTENTION, attention_call, lstm_layer
 from torch_vis.ops.names import out_of_place, plain_name
 from torch_vis.ops.schemas import resolve
+from torch_vis.replay.decompositions import FUSED_ATTENTION, attention_call, lstm_layer
 from torch_vis.replay.forward import Forward
 from torch_vis.replay.live_run import LiveRun
 from torch_vis.views.text.table_layout import Field, Listing
@@ -59,6 +59,8 @@ class GraphRelevance:
         self.carries = self._carriers()
         # relevance by element of each block of memory
         self.cells: dict[int, Amount] = {}
+        # what was put into cells by way of each value, views of it included: total and net
+        self.through: dict[int, tuple[float, float]] = {}
         self.accounts: dict[int, NodeRelevance] = {}
         self.scale = 0.0
 
@@ -112,6 +114,7 @@ class GraphRelevance:
 
     def put(self, value: int, amount: Amount) -> None:
         """Add relevance to the cells of a value."""
+        self._credit(value, amount)
         storage = int(self.graph.value_storage[value])
         cells = self.cells.get(storage)
         if cells is None:
@@ -125,6 +128,18 @@ class GraphRelevance:
         for part, added in zip(cells, amount):
             if part is not None and added is not None:
                 _accumulate(part, added, *self._geometry(value))
+
+    def _credit(self, value: int, amount: Amount) -> None:
+        """Note what is put in by way of a value and of those that it is a view of."""
+        total, net = amount.sum(), amount.net_sum()
+        while value >= 0:
+            before = self.through.get(value, (0.0, 0.0))
+            self.through[value] = before[0] + total, before[1] + net
+            node = int(self.graph.value_producer[value])
+            if node < 0 or not self._moves_nothing(node):
+                return
+            inputs = self.graph.nodes[node].inputs
+            value = inputs[0].index if len(inputs) else -1
 
     # ---------------------------------------------------------------- back through the run
 
@@ -160,9 +175,9 @@ class GraphRelevance:
         return bool((self.graph.out_slot[slice(*self.graph.output_span(node))] < 0).any())
 
     def _note_view(self, node: int, values: Sequence[int]) -> None:
-        amounts = [a for v in values if (a := self.at(v)) is not None and _some(a)]
+        amounts = [self.through[value] for value in values if value in self.through]
         if amounts:
-            total, net = sum(a.sum() for a in amounts), sum(a.net_sum() for a in amounts)
+            total, net = sum(a[0] for a in amounts), sum(a[1] for a in amounts)
             self._account(node, total, total, "view", net)
 
     def _hand_on(self, node: int, values: Sequence[int], given: dict[int, Amount]) -> None:
@@ -300,6 +315,18 @@ def _parts_of(call: OpCall) -> Callable[..., Any] | None:
     return torch._decomp.decomposition_table.get(call.target)
 
 
+def _recorded(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> LiveRun:
+    """A run of a function, its inputs by their number."""
+    capture = Capture(keep=True)
+    capture.inputs = [(str(number), tensor) for number, tensor in enumerate(inputs)]
+    capture.has_output = True
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), capture:
+        capture.output = function(*inputs)
+    done = capture.finish()
+    run = done.run
+    return LiveRun(run.graph, run.metrics, run.limits, run.meta, output=capture.output, kept=done.kept)
+
+
 def _by_parts(call: OpCall, given: Mapping[int, Amount]) -> Shares | None:
     """Through the operations that an operation is made of, recorded like any other run."""
     function = _parts_of(call)
@@ -312,8 +339,7 @@ def _by_parts(call: OpCall, given: Mapping[int, Amount]) -> Shares | None:
         return call.run(dict(zip(carriers, tensors)), function)
 
     try:
-        with torch.random.fork_rng(devices=[]):
-            recorded = trace(parts, *(call.leaves[p].value.detach().clone() for p in carriers))
+        recorded = _recorded(parts, [call.leaves[p].value.detach().clone() for p in carriers])
     except (RuntimeError, NotImplementedError, TypeError, ValueError):
         return None  # no decomposition for these arguments: the caller has another rule
     if all(plain_name(node.op) == call.name for node in recorded.graph.nodes):
@@ -324,9 +350,9 @@ def _by_parts(call: OpCall, given: Mapping[int, Amount]) -> Shares | None:
     start = {made[index]: amount for index, amount in given.items() if index < len(made)}
     inner.run(start)
     shares = {}
-    names = recorded.entry.names if recorded.entry is not None else []
-    for place, name in zip(carriers, names, strict=True):
-        amount = inner.at(inner.inputs[name]) if name in inner.inputs else None
+    for number, place in enumerate(carriers):
+        value = inner.inputs.get(str(number))
+        amount = None if value is None else inner.at(value)
         if amount is not None:
             shares[place] = amount
     return shares
@@ -368,7 +394,9 @@ class RelevanceReport(AttributedMaps):
             at=at,
         )
         """Every operation with what it was given, handed on and kept."""
-        self.method, self.mode = "relevance", mode
+        self.method = "relevance"
+        self.mode = mode
+        """``"default"`` or ``"contrastive"``."""
         self.goal = f"output {output}" if output else "output"
         self.maps = {name: tensor for name, tensor in self.flow.tensors.items() if torch.is_tensor(tensor)}
         self.names = list(self.maps)

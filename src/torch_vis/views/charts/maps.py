@@ -28,7 +28,7 @@ COLUMNS = 4  # panels side by side
 LABELS = 48  # rows or columns that are named one by one
 
 
-class Grid(NamedTuple):
+class NumberGrid(NamedTuple):
     """Numbers with named rows and columns; ``texts`` stand in the cells."""
 
     title: str
@@ -58,17 +58,17 @@ class ColoredText(NamedTuple):
     numbers: Sequence[float]
 
 
-class Picture(NamedTuple):
+class MapPicture(NamedTuple):
     """Panels of one figure, side by side."""
 
     title: str
-    panels: Sequence[Grid | Overlay | ColoredText]
+    panels: Sequence[NumberGrid | Overlay | ColoredText]
 
     def draw(self, renderer: str = "plotly") -> Any:
         """The figure of a library: ``"plotly"``, ``"matplotlib"``, or ``"html"`` as text without one.
 
-        >>> grid = Grid("effect", [[0.0, 1.0]], ["a"], ["x", "y"])
-        >>> type(Picture("p", [grid]).draw("matplotlib")).__name__, Picture("p", [grid]).draw("html")[:4]
+        >>> grid = NumberGrid("effect", [[0.0, 1.0]], ["a"], ["x", "y"])
+        >>> type(MapPicture("p", [grid]).draw("matplotlib")).__name__, MapPicture("p", [grid]).draw("html")[:4]
         ('Figure', '<fig')
         """
         if renderer not in RENDERERS:
@@ -143,7 +143,7 @@ def blended(overlay: Overlay) -> Any:
     return grey * (1 - cover) + colors * cover
 
 
-def _scale(panel: Grid) -> Sequence[str]:
+def _scale(panel: NumberGrid) -> Sequence[str]:
     return DIVERGING if panel.diverging else SEQUENTIAL
 
 
@@ -178,7 +178,7 @@ def _text(text: object) -> str:
     return escape(inert(str(text)))
 
 
-def html(picture: Picture) -> str:
+def html(picture: MapPicture) -> str:
     """The picture as a piece of HTML that needs nothing from elsewhere."""
     panels = "".join(f"<div>{_panel_html(panel)}</div>" for panel in picture.panels)
     style = "font:13px/1.45 system-ui,sans-serif;color:#1c2430;background:#fff;padding:10px;margin:0"
@@ -189,7 +189,7 @@ def html(picture: Picture) -> str:
     )
 
 
-def _panel_html(panel: Grid | Overlay | ColoredText) -> str:
+def _panel_html(panel: NumberGrid | Overlay | ColoredText) -> str:
     title = f'<div style="margin-bottom:4px">{_text(panel.title)}</div>' if panel.title else ""
     if isinstance(panel, Overlay):
         return title + _img(blended(panel), 260, sharp=False)
@@ -212,7 +212,7 @@ def _colored_html(panel: ColoredText) -> str:
     return f'<div style="max-width:720px">{"".join(spans)}</div>'
 
 
-def _grid_html(panel: Grid) -> str:
+def _grid_html(panel: NumberGrid) -> str:
     numbers = np.asarray(panel.numbers, dtype=np.float64)
     low, high = limits(numbers, panel.diverging)
     colors = colored(numbers, low, high, _scale(panel))
@@ -248,7 +248,7 @@ def _grid_html(panel: Grid) -> str:
 # ---------------------------------------------------------------- libraries
 
 
-def matplotlib_figure(picture: Picture) -> Any:
+def matplotlib_figure(picture: MapPicture) -> Any:
     """The picture drawn by Matplotlib."""
     try:
         from matplotlib.colors import LinearSegmentedColormap
@@ -286,9 +286,9 @@ def matplotlib_figure(picture: Picture) -> Any:
     return figure
 
 
-def _inches(picture: Picture) -> tuple[float, float]:
+def _inches(picture: MapPicture) -> tuple[float, float]:
     """How large a panel is drawn, by what is in it."""
-    grids = [panel for panel in picture.panels if isinstance(panel, Grid)]
+    grids = [panel for panel in picture.panels if isinstance(panel, NumberGrid)]
     if not grids:
         return 3.2, 3.2 if any(isinstance(panel, Overlay) for panel in picture.panels) else 2.0
     rows = max(min(len(panel.numbers), LABELS) for panel in grids)
@@ -302,12 +302,12 @@ def _name_axis(set_ticks: Any, names: Sequence[str], count: int, **look: Any) ->
         set_ticks(range(count), [inert(str(name)) for name in names], fontsize=8, **look)
 
 
-def _as_grid(panel: ColoredText) -> Grid:
+def _as_grid(panel: ColoredText) -> NumberGrid:
     pieces = [f"{number} {piece}" for number, piece in enumerate(panel.pieces)]
-    return Grid(panel.title, [list(panel.numbers)], [""], pieces, diverging=True)
+    return NumberGrid(panel.title, [list(panel.numbers)], [""], pieces, diverging=True)
 
 
-def plotly_figure(picture: Picture) -> Any:
+def plotly_figure(picture: MapPicture) -> Any:
     """The picture drawn by Plotly."""
     try:
         import plotly.graph_objects as plotly
