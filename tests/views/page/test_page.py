@@ -118,7 +118,8 @@ def test_the_policy_lets_in_this_script_and_style_only(tmp_path: Path) -> None:
 
 
 def test_the_bundle_is_small() -> None:
-    assert sum((BUNDLE / name).stat().st_size for name in ("viewer.js", "viewer.css")) < 300_000
+    # the page of one run, and that of several ranks around it
+    assert sum((BUNDLE / name).stat().st_size for name in ("viewer.js", "viewer.css")) < 330_000
 
 
 needs_source = pytest.mark.skipif(not VIEWER.is_dir(), reason="the viewer's source is not here")

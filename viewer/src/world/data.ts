@@ -177,24 +177,22 @@ export class WorldData {
     return (node) => calls[call[node]][0].replace(/^.*::/, "").replace(/\..*$/, "");
   }
 
-  /** The page of one rank: the data of an ordinary page, put together of the parts. */
-  elementsOf(rank: number): string {
+  /** The data of an ordinary page of one rank, put together of the parts. */
+  partsOf(rank: number): { tables: string; columns: string } {
     const trace = this.rows.traces[this.laneOf(rank)!.trace];
+    const safe = (data: unknown): string => JSON.stringify(data).replaceAll("<", "\\u003c");
     const object = (fields: [string, string][]): string =>
       `{${fields.map(([name, text]) => `${JSON.stringify(name)}:${text}`).join(",")}}`;
     const fields = trace.tables.map(([name, part]): [string, string] => {
       if (name !== "meta") return [name, textOf(part)];
-      const meta = JSON.parse(textOf(part)) as Record<string, unknown>;
-      return [name, JSON.stringify({ ...meta, rank }).replaceAll("<", "\\u003c")];
+      return [name, safe({ ...(JSON.parse(textOf(part)) as Record<string, unknown>), rank })];
     });
-    const directory = JSON.stringify(trace.columns.map(([name, ...ref]) => [name, ...ref.slice(0, 3)]));
+    const directory = safe(trace.columns.map(([name, ...ref]) => [name, ...ref.slice(0, 3)]));
     const inner = object(trace.inner.map(([name, part]) => [name, textOf(part)]));
-    const tables = object([...fields, ["directory", directory.replaceAll("<", "\\u003c")], ["tables", inner]]);
-    const columns = trace.columns.map((entry) => textOf(entry[4])).join(" ");
-    return (
-      `<script type="application/json" id="tables">${tables}</script>` +
-      `<script type="text/plain" id="columns">${columns}</script>`
-    );
+    return {
+      tables: object([...fields, ["directory", directory], ["tables", inner]]),
+      columns: trace.columns.map((entry) => textOf(entry[4])).join(" "),
+    };
   }
 }
 

@@ -1,6 +1,7 @@
 /** The panel beside the lanes: what the step comes to, and the facts of a lane or a meeting that is selected. */
 
 import { count, duration, percent, size } from "../data/units.ts";
+import { plural } from "../data/text.ts";
 import { button, h } from "../dom.ts";
 import type { LaneChart } from "./chart.ts";
 import { waitOf, type Lane, type Meeting, type WorldData } from "./data.ts";
@@ -60,7 +61,7 @@ export function summaryOf(data: WorldData, chart: LaneChart, act: PanelActions):
       h(
         "section",
         { class: "problems" },
-        h("h3", {}, `${about.problems.length + about.more_problems} places where ranks do not agree`),
+        h("h3", {}, `${plural(about.problems.length + about.more_problems, "place")} where ranks do not agree`),
         ...about.problems.map((row) => h("p", {}, row.text)),
         about.more_problems ? h("p", { class: "sub" }, `and ${count(about.more_problems)} more`) : null,
       ),

@@ -12,6 +12,7 @@ from typing import Any
 from torch_vis.cli.models import targets
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
+from torch_vis.errors import UsageError
 
 EXAMPLES: tuple[tuple[str, str], ...] = (
     ("the ranks of a step in one file", "torch-vis join step.r0.tvz step.r1.tvz -o step.tvz"),
@@ -40,7 +41,11 @@ def run(options: Any, out: Output) -> int:
     import torch_vis as tv
 
     targets.can_write(options.output, options.format)
-    world = tv.join([targets.load_any(path) for path in options.files], partial=options.partial)
+    try:
+        world = tv.join([targets.load_any(path) for path in options.files], partial=options.partial)
+    except UsageError as error:
+        # in the words of the command line
+        raise UsageError(str(error).replace("partial=True", "--partial")) from None
     assert world is not None
     for path in options.output:
         world.save(path, format=options.format)
