@@ -135,7 +135,7 @@ def test_a_link_into_the_reference_that_leads_nowhere_would_be_noticed() -> None
     index = ROOT / "docs" / "index.md"
     assert not leads_nowhere(index, "reference/index.md")
     assert not leads_nowhere(index, "reference/commands.md", "torch-vis-run")
-    assert not leads_nowhere(index, "reference/trace.md", "torch_vis._trace.Trace")
+    assert not leads_nowhere(index, "reference/trace.md", "torch_vis.Trace")
     assert leads_nowhere(index, "reference/gone.md")
     assert leads_nowhere(index, "reference/commands.md", "torch-vis-gone")
     assert leads_nowhere(index, "gone.md")
@@ -255,9 +255,9 @@ def test_what_the_reference_lists_is_on_its_pages() -> None:
     text = "\n".join(written_pages().values())
     lines = set(re.findall(r"^\.\. auto\w+:: (\S+)", text, re.M))
     for entry in reference().public_names():
-        assert f"{entry.target.__module__}.{entry.target.__qualname__}" in lines, entry.name
+        assert reference().path_of(entry.target) in lines, entry.name
     for cls in (*reference().reports(), *reference().errors()):
-        assert f"{cls.__module__}.{cls.__qualname__}" in lines, cls
+        assert reference().path_of(cls) in lines, cls
     for name in COMMANDS:
         assert f"## torch-vis {name}\n" in text
     for name in (*FORMATS, *RENDERERS):

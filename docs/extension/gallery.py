@@ -146,6 +146,46 @@ def change() -> Any:
     return tv.compare(tv.trace(timm.create_model("resnet18"), x), tv.trace(timm.create_model("resnet34"), x))
 
 
+def ranks() -> Any:
+    import torch
+    from torch import nn
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    import torch_vis as tv
+
+    class Block(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.norm, self.up, self.down = (
+                nn.LayerNorm(width),
+                nn.Linear(width, 4 * width),
+                nn.Linear(4 * width, width),
+            )
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.down(torch.relu(self.up(self.norm(x))))
+
+    def make(mesh: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+        model = nn.Sequential(*(Block(1024) for _ in range(4)))
+        for block in model:
+            parallelize_module(block, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+            fully_shard(block, mesh=mesh["dp"])
+        fully_shard(model, mesh=mesh["dp"])
+        optimizer = torch.optim.AdamW(model.parameters())
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return step
+
+    return tv.simulate(make, torch.ones(8, 1024), mesh={"dp": 128, "tp": 8}, hardware="H100 SXM")[0]
+
+
 EXHIBITS = {
     "resnet50": Exhibit(
         "ResNet-50, forward and backward", "repeated blocks folded, both passes side by side", resnet
@@ -163,6 +203,11 @@ EXHIBITS = {
     ),
     "resnet18_34": Exhibit(
         "ResNet-18 beside ResNet-34", "what was added, removed and changed, as one graph", change
+    ),
+    "thousand_ranks": Exhibit(
+        "One of 1,024 ranks: FSDP × tensor parallel, by shapes",
+        "collectives by mesh axis, what they wait for, times predicted for an H100",
+        ranks,
     ),
 }
 

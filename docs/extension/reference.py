@@ -157,10 +157,18 @@ def rows(cls: type) -> list[type]:
     ]
 
 
+def path_of(target: Any) -> str:
+    """What an entry is listed under: a reader's name for it, ``torch_vis.trace``, or else where it is defined."""
+    # a report is found by the class, wherever it comes from
+    is_report = inspect.isclass(target) and issubclass(target, Report)
+    names = [] if is_report else [entry.name for entry in public_names() if entry.target is target]
+    return f"torch_vis.{names[0]}" if names else f"{target.__module__}.{target.__qualname__}"
+
+
 def directive(entry: Any, members: bool = True, inherited: bool = True) -> list[str]:
     """The lines that make Sphinx write an entry of a class or a function."""
     kind = "autoclass" if inspect.isclass(entry) else "autofunction" if callable(entry) else "autodata"
-    lines = [f".. {kind}:: {entry.__module__}.{entry.__qualname__}"]
+    lines = [f".. {kind}:: {path_of(entry)}"]
     if inspect.isclass(entry) and members:
         lines.append("   :members:")
         if inherited:
@@ -377,7 +385,8 @@ def read_beside(app: Any, docname: str, source: list[str]) -> None:
 def hold_complete(app: Any, env: Any) -> None:
     """End the build if an entry that the tables promise was not written."""
     objects = env.domaindata["py"]["objects"]
-    promised = {f"{cls.__module__}.{cls.__qualname__}" for cls in (*reports(), *errors())}
+    promised = {path_of(entry.target) for entry in public_names()}
+    promised |= {path_of(cls) for cls in (*reports(), *errors())}
     listed = {Report, *reports()}
     for cls in reports():
         # what it has of another report has its entry there
