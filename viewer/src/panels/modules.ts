@@ -284,7 +284,8 @@ export class ModuleTable {
     const row = this.rows.find((other) => other.module === module);
     return this.columns.flatMap(({ label, show }, at): [string, string][] => {
       const cell = row?.cells[at] ?? null;
-      return row && cell !== null ? [[label, (row.low[at] ? "≥ " : "") + show(cell)]] : [];
+      const name = label === "params" ? "parameters" : label; // there is room for the word
+      return row && cell !== null ? [[name, (row.low[at] ? "≥ " : "") + show(cell)]] : [];
     });
   }
 
