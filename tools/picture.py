@@ -112,7 +112,9 @@ def animation(trace: tv.Trace, path: Path) -> None:
         driver.execute_script("torchVis.heat('time_ns')")
         time.sleep(0.3)
         look(2200)
-    frames[0].save(path, save_all=True, append_images=frames[1:], duration=lasting, loop=0, quality=72, method=6)
+    frames[0].save(
+        path, save_all=True, append_images=frames[1:], duration=lasting, loop=0, quality=72, method=6
+    )
 
 
 def main() -> None:

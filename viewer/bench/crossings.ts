@@ -17,6 +17,7 @@ async function read(path: string): Promise<Run> {
   const text = readFileSync(path, "utf8");
   const part = (id: string): string => new RegExp(`id="${id}">([^<]*)<`).exec(text)![1];
   const tables = JSON.parse(part("tables")) as Tables;
+  tables.tables = JSON.parse(new TextDecoder().decode(await inflate(part("names")))) as Tables["tables"];
   return new Run(tables, await unpack(tables.directory, await inflate(part("columns"))));
 }
 

@@ -9,6 +9,7 @@ import type { Tables } from "../src/data/tables.ts";
 const text = readFileSync(process.argv[2], "utf8");
 const part = (id: string): string => new RegExp(`id="${id}">([^<]*)<`).exec(text)![1];
 const tables = JSON.parse(part("tables")) as Tables;
+tables.tables = JSON.parse(new TextDecoder().decode(await inflate(part("names")))) as Tables["tables"];
 const clock = (name: string, from: number): number => {
   console.log(name.padEnd(12), (process.cpuUsage().user / 1000 - from).toFixed(1), "ms");
   return process.cpuUsage().user / 1000;

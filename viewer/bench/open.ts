@@ -13,6 +13,7 @@ import { compose } from "../src/tree/picture.ts";
 const text = readFileSync(process.argv[2], "utf8");
 const part = (id: string): string => new RegExp(`id="${id}">([^<]*)<`).exec(text)![1];
 const tables = JSON.parse(part("tables")) as Tables;
+tables.tables = JSON.parse(new TextDecoder().decode(await inflate(part("names")))) as Tables["tables"];
 const bytes = await inflate(part("columns"));
 const now = (): number => process.cpuUsage().user / 1000; // of the processor, so that others do not matter
 const clock = (name: string, from: number): void => console.log(name.padEnd(24), (now() - from).toFixed(1), "ms");

@@ -55,7 +55,7 @@ export async function openFirstView(app: App, view: View): Promise<Box | null> {
       await openHeaviest(app, roots, room);
       if (used(app, room) >= HALF) break;
     }
-    const repeat = shownRepeat(roots[0]);
+    const repeat = roots.length ? shownRepeat(roots[0]) : null;
     if (repeat?.opening === "closed") repeat.opening = openingOf(repeat);
   }
   await settleShape(app, rooms[rooms.length - 1]);

@@ -88,7 +88,7 @@ export function groupRows(app: App, box: Box): Fact[] {
     if (!sum || (run.difference && box.difference === REMOVED)) continue;
     if (METRIC_INFO[name]?.isRare && !sum.total) continue;
     // Of a module, the table of modules says how many it holds; here each would count where it is first used.
-    if (name === "parameters" && !run.difference) continue;
+    if (name === "parameters" && !run.difference && box.kind === "module" && !run.isFunction(box.scope)) continue;
     const missing = sum.unknown ? ` (${plural(sum.unknown, "operation")} not known)` : "";
     rows.push([metricLabel(name), isUnknown(sum) ? "not known" : metricText(app, name, sum.total) + missing]);
   }

@@ -258,6 +258,8 @@ export class ModuleTable {
     const [scopes, parents, low] = [column("scope"), column("parent"), column("low")];
     const depths: number[] = [];
     const rows: Row[] = [];
+    const again = new Set<number>();
+    for (let scope = 0; scope < run.scopes; scope++) if (isOutermost(run, scope)) again.add(run.scopeModule[scope]);
     for (let row = 0; row < scopes.length; row++) {
       const scope = scopes[row];
       depths.push(parents[row] < 0 ? 0 : depths[parents[row]] + 1);
@@ -267,7 +269,7 @@ export class ModuleTable {
         scope,
         depth: depths[row],
         label: this.label(scope),
-        again: isOutermost(run, scope),
+        again: again.has(run.scopeModule[scope]),
         difference: -1,
         cells: this.columns.map(({ id }) => (column(id)[row] < 0 ? null : column(id)[row])),
         low: this.columns.map(({ id }) => MASKED.includes(id) && (low[row] & (1 << MASKED.indexOf(id))) !== 0),
@@ -284,7 +286,8 @@ export class ModuleTable {
     const row = this.rows.find((other) => other.module === module);
     return this.columns.flatMap(({ label, show }, at): [string, string][] => {
       const cell = row?.cells[at] ?? null;
-      return row && cell !== null ? [[label, (row.low[at] ? "≥ " : "") + show(cell)]] : [];
+      const name = label === "params" ? "parameters" : label; // there is room for the word
+      return row && cell !== null ? [[name, (row.low[at] ? "≥ " : "") + show(cell)]] : [];
     });
   }
 
