@@ -15,8 +15,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from torch_vis._trace import Trace
 from torch_vis.analysis.machine.calibration import Calibration
 from torch_vis.analysis.machine.hardware import Hardware
@@ -93,7 +91,7 @@ def fit(
     memory: Any,
     tp: int | Iterable[int] = 1,
     pp: int | Iterable[int] = 1,
-    checkpoint: str | None | Iterable[str | None] = None,
+    checkpoint: str | Iterable[str | None] | None = None,
     layers: int | None = None,
     hardware: Any = None,
     links: Mapping[str, Any] | None = None,
@@ -438,7 +436,9 @@ class FitReport(Report):
     def facts(self) -> Mapping[str, str]:
         """How many fit, and the best."""
         fitting = sum(row.fits for row in self.layouts)
-        facts = {"fit": f"{fitting} of {many(len(self.layouts), 'layout')} in {size(self.memory_bytes)} a rank"}
+        facts = {
+            "fit": f"{fitting} of {many(len(self.layouts), 'layout')} in {size(self.memory_bytes)} a rank"
+        }
         if self.best is not None:
             row = self.best
             mesh = " × ".join(f"{axis} {count}" for axis, count in row.mesh.items())
@@ -448,14 +448,14 @@ class FitReport(Report):
 
     def listings(self) -> Sequence[Listing]:
         """Every layout."""
-        fields: list[Field] = [
+        fields = (
             Field("pp", "pp", str), Field("dp", "dp", str), Field("tp", "tp", str),
             Field("checkpoint", "computed again"), Field("peak_bytes", "peak", size),
             Field("fits", "fits", lambda fits: "yes" if fits else "no"),
             Field("sent_bytes", "sent", size), Field("flops", "FLOPs", count_text),
             Field("time_ns", "predicted", duration), Field("rate", "batches/s", "{:.3g}".format),
             Field("traced", "traced"),
-        ]  # fmt: skip
+        )  # fmt: skip
         return [Listing("Layouts", fields, self.layouts, most=64)]
 
     def charts(self) -> Mapping[str, Chart]:
@@ -465,7 +465,8 @@ class FitReport(Report):
     def _chart(self) -> Chart:
         rows = self.layouts[:64]
         names = [
-            f"pp {row.pp} dp {row.dp} tp {row.tp}{f' {row.checkpoint}' if row.checkpoint else ''}" for row in rows
+            f"pp {row.pp} dp {row.dp} tp {row.tp}{f' {row.checkpoint}' if row.checkpoint else ''}"
+            for row in rows
         ]
         series = Series("peak", names, [row.peak_bytes for row in rows])
         return Chart("bars", "Peak by layout", Axis("layout"), Axis("memory", "bytes"), [series])

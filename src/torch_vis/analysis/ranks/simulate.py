@@ -85,7 +85,7 @@ def predicted(world: World, device: Calibration | Hardware, links: Mapping[str, 
 def _chosen(ranks: str | Iterable[int] | None, size: int) -> list[int] | None:
     if ranks is None:
         return None
-    chosen = list(range(size)) if ranks == "all" else [ranks] if type(ranks) is int else list(ranks)
+    chosen: list[Any] = list(range(size)) if ranks == "all" else list(ranks)
     for rank in chosen:
         if type(rank) is not int or not 0 <= rank < size:
             raise UsageError(f"ranks are numbers from 0 to {size - 1}, or 'all', not {rank!r}")

@@ -283,7 +283,9 @@ class _Clockwork:
             max(ready, self.ranks[member].free.get(streams[member], 0.0))
             for member, (_, ready) in came.items()
         )
-        link = self.links.get(rows[rank].axis) or min(self.links.values(), key=lambda one: one.bytes_per_second)
+        link = self.links.get(rows[rank].axis) or min(
+            self.links.values(), key=lambda one: one.bytes_per_second
+        )
         end = begin + max(link.time_ns(row) for row in rows.values())
         for member, (own, _) in came.items():
             self.done[member, own] = end
@@ -444,7 +446,7 @@ class StepTimeReport(Report):
         """What all ranks compute in the step; a lower bound where some operations have no formula."""
         sums = {}
         for rank, run in self._runs.items():
-            column = run.metrics["flops"] if "flops" in run.metrics else None
+            column = run.metrics.get("flops")
             sums[rank] = int(column.total() or 0) if column is not None else 0
         return sum(sums[like] for like in self._like.values())
 
@@ -504,5 +506,5 @@ class StepTimeReport(Report):
             return ["times are those of the recorded step, in which recording slows every rank down"]
         return [
             "a collective begins when its last rank has come, and takes a latency per hop of a ring and the bytes sent "
-            "by the bandwidth; congestion, and what communication takes of a device's own memory bandwidth, are not in it"
+            "by the bandwidth; congestion, and what communication takes of a device's memory bandwidth, are not in it"
         ]
