@@ -6,12 +6,18 @@ any recording. Both build the model, and both are timed alone in one process, on
 
 from __future__ import annotations
 
+import os
+import tempfile
+import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from bench import child
+from bench.row import Row, at_most, within
 
 GIB = 2**30
 TOKENS = 8192
@@ -376,7 +382,7 @@ def against_real() -> tuple[float, float]:
     import torch.multiprocessing as mp
 
     import torch_vis as tv
-    from torch_vis.analysis.ranks.step_time import Link
+    from torch_vis.analysis.ranks.step_time import AxisLink
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -385,7 +391,7 @@ def against_real() -> tuple[float, float]:
     # all_gather of so many bytes: what a start takes, and what a byte
     small, large = measured["small"], measured["large"]
     rate = (large[0] - small[0]) / max(large[1] - small[1], 1e-9)
-    link = Link(rate, 0.0, max(small[1] - small[0] / rate, 0.0) * 1e9)
+    link = AxisLink(rate, 0.0, max(small[1] - small[0] / rate, 0.0) * 1e9)
     calibration = tv.measure.calibrate(quick=True)
     w = tv.simulate(_small, torch.ones(64, 1024), mesh={"dp": 2}, hardware=calibration, links={"dp": link})
     return w.step_time().total_ns / 1e9, measured["step"]

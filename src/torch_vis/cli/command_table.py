@@ -29,7 +29,7 @@ COMMANDS: dict[str, Command] = {
     "export": Command("torch_vis.cli.commands.export", "write a trace or a model as a file for another tool"),
     "join": Command("torch_vis.cli.commands.join", "join the files of several ranks, and say if they agree"),
     "fit": Command(
-        "torch_vis.cli.commands.fit",
+        "torch_vis.cli.models.fit",
         "say which layouts of a training fit on many ranks, and which is fastest",
     ),
     "extract": Command(

@@ -11,7 +11,7 @@ from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.resolve import machine
 from torch_vis.analysis.ranks.by_rank import rank_spans
 from torch_vis.analysis.ranks.places import Mesh, local_shape
-from torch_vis.analysis.ranks.step_time import Link, links_of, predicted_runs
+from torch_vis.analysis.ranks.step_time import AxisLink, links_of, predicted_runs
 from torch_vis.analysis.ranks.world import World
 from torch_vis.capture.fake import SimulatedRun, simulated_run
 from torch_vis.capture.fake_ranks import ShapesMissing, StageShapes
@@ -47,8 +47,8 @@ def simulate(
     traces these, or ``"all"``.
 
     With ``hardware`` (a name, see ``tv.hardware.known``, or a calibration) every operation gets a predicted time, and
-    collectives get theirs from ``links``: by axis ``"450 GB/s"``, or bandwidth and latency, ``("50 GB/s", "5 us")``. Then
-    ``w.step_time()`` says how long the step takes and what it waits for.
+    collectives get theirs from ``links``: by axis ``"450 GB/s"``, or bandwidth and latency, ``("50 GB/s", "5 us")``.
+    Then ``w.step_time()`` says how long the step takes and what it waits for.
 
     >>> import torch, torch_vis as tv
     >>> from torch.distributed.fsdp import fully_shard
@@ -71,7 +71,7 @@ def simulate(
     return world if device is None or speeds is None else predicted(world, device, speeds)
 
 
-def predicted(world: World, device: Calibration | Hardware, links: Mapping[str, Link]) -> World:
+def predicted(world: World, device: Calibration | Hardware, links: Mapping[str, AxisLink]) -> World:
     """The world with predicted times for all that its ranks do."""
     if world.problems:
         raise UsageError(
