@@ -133,7 +133,9 @@ def _divide(model: Llama, mesh: Any) -> None:
     if model.norm is not None:
         whole |= {
             "norm": SequenceParallel(),
-            "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
+            "output": ColwiseParallel(
+                input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False
+            ),
         }
     parallelize_module(model, mesh, whole)
     plan = {
@@ -206,3 +208,236 @@ def _piped(mesh: Any, layers: int, checkpoint: Any) -> Callable[[Any], None]:
 
 
 MICRO_BATCHES = 16
+
+
+# ---------------------------------------------------------------- the figures
+
+
+def run(quick: bool) -> list[Row]:
+    """Each figure in a process of its own."""
+    layers = 8 if quick else LAYERS
+    rows = []
+    plain = child.call("bench.ranks:plain", layers=layers)
+    ours = child.call("bench.ranks:simulated", layers=layers)
+    name = f"405B, {layers} layers, one rank of 1,024"
+    rows.append(
+        within(name, ours["whole"], 30, "s", f"{ours['operations']:,} operations, {ours['peak']:.2f} GiB")
+    )
+    rows.append(
+        at_most(
+            f"{name}: the step",
+            f"{ours['step']:.1f} s",
+            f"plain fake step {plain:.1f} s",
+            ours["step"] / plain,
+            1.5,
+        )
+    )
+    seconds = child.call("bench.ranks:stages", layers=18 if quick else LAYERS)
+    rows.append(within("405B, PP 9 × DP 16 × TP 8, 16 micro-batches, three stages", seconds, 70, "s"))
+    seconds, count = child.call("bench.ranks:layouts", layers=16 if quick else LAYERS)
+    rows.append(within(f"fit: {count} layouts of 405B on 1,024 ranks", seconds, 60, "s"))
+    rows.append(within("join of 8 ranks × 50,000 operations", child.call("bench.ranks:joined"), 2, "s"))
+    rows.append(within("a collective recorded", child.call("bench.ranks:collective"), 10, "µs"))
+    predicted, real = child.call("bench.ranks:against_real")
+    ratio = predicted / real
+    rows.append(
+        Row(
+            "step of two gloo ranks, predicted",
+            f"{predicted * 1e3:.1f} ms",
+            f"measured {real * 1e3:.1f} ms",
+            ratio,
+            "within 25 %",
+            abs(ratio - 1) <= 0.25,
+        )
+    )
+    return rows
+
+
+def simulated(layers: int) -> dict[str, float]:
+    """One rank of 128 × TP 8: seconds with building, and of the recorded step alone."""
+    import torch_vis as tv
+    from torch_vis.capture.session import Capture
+
+    timed = {}
+    original = Capture.run
+
+    def record(self: Any, *args: Any, **options: Any) -> None:
+        started = time.process_time()
+        original(self, *args, **options)
+        timed["step"] = time.process_time() - started
+
+    Capture.run = record  # type: ignore[method-assign]
+    started = time.process_time()
+    tokens = torch.zeros(1, TOKENS, dtype=torch.long)
+    w = tv.simulate(lambda mesh: training(mesh, layers), tokens, mesh={"dp": 128, "tp": 8}, ranks=[0])
+    whole = time.process_time() - started
+    return {
+        **timed,
+        "whole": whole,
+        "operations": len(w[0].graph),
+        "peak": w[0].memory().peak_bytes / GIB,
+    }
+
+
+def plain(layers: int) -> float:
+    """Seconds of the same step under torch's fake tensors alone, in the same fake process group."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    from torch_vis.capture.fake_ranks import fake_rank, make_optimizer_state
+
+    with fake_rank(0, 1024):
+        mesh = init_device_mesh("cpu", (128, 8), mesh_dim_names=("dp", "tp"))
+        with torch.device("meta"):
+            model = parallelize(Llama(layers), mesh, checkpoint=True)
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            model.to_empty(device="cpu")
+            optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+            make_optimizer_state(optimizer)
+            tokens = torch.zeros(1, TOKENS, dtype=torch.long)
+            started = time.process_time()
+            with loss_parallel():
+                F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return time.process_time() - started
+
+
+def stages(layers: int) -> float:
+    """Seconds for the first, the second and the last stage of nine."""
+    import torch_vis as tv
+
+    started = time.process_time()
+    tokens = torch.zeros(MICRO_BATCHES, TOKENS, dtype=torch.long)
+    mesh = {"pp": 9, "dp": 16, "tp": 8}
+    tv.simulate(lambda mesh: training(mesh, layers), tokens, mesh=mesh, ranks=[0, 128, 1024])
+    return time.process_time() - started
+
+
+def layouts(layers: int) -> tuple[float, int]:
+    """Seconds for layouts with as many tensor parallel ranks as there are heads of keys; and how many there were."""
+    import torch_vis as tv
+
+    started = time.process_time()
+    tokens = torch.zeros(1, TOKENS, dtype=torch.long)
+    report = tv.fit(
+        training, tokens, world=1024, memory="80 GiB", tp=(1, 2, 4, 8),
+        checkpoint=(None, "layers.*"), layers=layers, whole=False,
+    )  # fmt: skip
+    return time.process_time() - started, len(report.layouts)
+
+
+def joined() -> float:
+    """Seconds to join the files of 8 ranks of 50,000 operations each."""
+    import torch.distributed as dist
+
+    import torch_vis as tv
+    from torch_vis.capture.fake_ranks import fake_rank
+
+    def program(x: torch.Tensor) -> None:
+        for number in range(50_000):
+            x = x + 1
+            if number % 50 == 0:
+                dist.all_reduce(x)
+
+    with tempfile.TemporaryDirectory() as folder:
+        for rank in range(8):
+            with fake_rank(rank, 8):
+                tv.trace(program, torch.ones(4), hold=False).save(os.path.join(folder, f"step.r{rank}.tvz"))
+        started = time.perf_counter()
+        w = tv.join(os.path.join(folder, "step.r*.tvz"))
+        assert w is not None and not w.problems and len(w.meetings) == 1000
+        return time.perf_counter() - started
+
+
+def collective(calls: int = 3000) -> float:
+    """Microseconds that recording adds to a collective and its wait."""
+    import torch.distributed as dist
+
+    import torch_vis as tv
+    from torch_vis.capture.fake_ranks import fake_rank
+
+    def program(x: torch.Tensor) -> None:
+        for _ in range(calls):
+            dist.all_reduce(x)
+
+    with fake_rank(0, 8):
+        x = torch.ones(4)
+        times: dict[str, list[float]] = {"plain": [], "traced": []}
+        for _ in range(5):
+            for name, function in (
+                ("plain", program),
+                ("traced", lambda x: tv.trace(program, x, hold=False)),
+            ):
+                started = time.process_time()
+                function(x)
+                times[name].append(time.process_time() - started)
+    best = {name: min(rows) for name, rows in times.items()}
+    return (best["traced"] - best["plain"]) / calls * 1e6
+
+
+def against_real() -> tuple[float, float]:
+    """The step of a small sharded net on two gloo ranks, predicted after a calibration, and measured; in seconds."""
+    import torch.multiprocessing as mp
+
+    import torch_vis as tv
+    from torch_vis.analysis.ranks.step_time import AxisLink
+
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(_measure, args=(folder,), nprocs=2)
+        measured = torch.load(os.path.join(folder, "times.pt"))
+    # all_gather of so many bytes: what a start takes, and what a byte
+    small, large = measured["small"], measured["large"]
+    rate = (large[0] - small[0]) / max(large[1] - small[1], 1e-9)
+    link = AxisLink(rate, 0.0, max(small[1] - small[0] / rate, 0.0) * 1e9)
+    calibration = tv.measure.calibrate(quick=True)
+    w = tv.simulate(_small, torch.ones(64, 1024), mesh={"dp": 2}, hardware=calibration, links={"dp": link})
+    return w.step_time().total_ns / 1e9, measured["step"]
+
+
+def _small(mesh: Any) -> Callable[[torch.Tensor], None]:
+    from torch.distributed.fsdp import fully_shard
+
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(1024, 1024), nn.ReLU()) for _ in range(8)])
+    for block in model:
+        fully_shard(block, mesh=mesh["dp"])
+    fully_shard(model, mesh=mesh["dp"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> None:
+        model(x).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def _measure(rank: int, folder: str) -> None:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+
+    def best(function: Callable[[], Any], rounds: int = 15) -> float:
+        times = []
+        for _ in range(rounds):
+            dist.barrier()
+            started = time.perf_counter()
+            function()
+            times.append(time.perf_counter() - started)
+        return sorted(times)[rounds // 2]
+
+    times: dict[str, Any] = {}
+    for name, elements in (("small", 1024), ("large", 1 << 20)):
+        given, whole = torch.ones(elements), torch.ones(2 * elements)
+        times[name] = (elements * 4, best(lambda: dist.all_gather_into_tensor(whole, given)))  # noqa: B023
+    step, x = _small(mesh), torch.ones(64, 1024)
+    times["step"] = best(lambda: step(x))
+    if rank == 0:
+        torch.save(times, os.path.join(folder, "times.pt"))
+    dist.barrier()
+    dist.destroy_process_group()

@@ -353,6 +353,12 @@ def readers_names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         optimizer.step()
         return loss
 
+    def sharded(mesh: Any) -> Any:
+        from torch.distributed.fsdp import fully_shard
+
+        layer = fully_shard(torch.nn.Linear(16, 16), mesh=mesh["dp"])
+        return lambda batch: layer(batch).sum().backward()
+
     t = tv.trace(model, x, backward=True)
     t.save(folder / "train.tvz")
     torch.save(model.state_dict(), folder / "weights.pth")
@@ -364,6 +370,7 @@ def readers_names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "batch": x,
         "loader": [x],
         "step": step,
+        "make": sharded,
         "t": t,
         "folder": folder,
     }

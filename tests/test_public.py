@@ -19,8 +19,8 @@ from torch_vis._deprecated import NAMES as NAMES_BEFORE
 tv.trace
 
 NAMES = """
-Comparison Graph Metrics Trace World __version__ advise compare edit errors extract hardware join live
-load measure open_activations record register_cost stats trace types
+Comparison Graph Metrics Trace World __version__ advise compare edit errors extract fit hardware join live
+load measure open_activations record register_cost simulate stats trace types
 """.split()
 DOCUMENTED = """
 ComputationalGraphTracker DLBacktrace DynamoGraphExtractor ExplorerConfig GraphEdge GraphNode ModuleInfo OperationType
@@ -49,6 +49,9 @@ SIGNATURES = {
     "stats.cka": "(a, b, *, dim=-1)",
     "load": "(path)",
     "join": "(ranks, *, partial=False, check=None)",
+    "simulate": "(make, batch=None, *, mesh, hardware=None, links=None, ranks=None, assume=None)",
+    "fit": "(make, batch=None, *, world, memory, tp=1, pp=1, checkpoint=None, layers=None, hardware=None, "
+    "links=None, assume=None, whole=True)",
     "measure.memory": "(function, *args, kwargs=None, warmup=1)",
     "Trace.check": "(self, *, inputs=False, shuffles=2, seed=0)",
     "Trace.save": "(self, path, *, format=None, source=True)",

@@ -30,9 +30,9 @@ from torch_vis.graph.record import Limit, Run
 from torch_vis.graph.schema import Site, TensorType
 
 __all__ = [
-    "BranchesReport",
     "AttentionReport",
     "AttributionReport",
+    "BranchesReport",
     "Column",
     "CommunicationReport",
     "EdgeReport",
@@ -41,8 +41,8 @@ __all__ = [
     "HealthReport",
     "LatencyReport",
     "Limit",
-    "LoopsReport",
     "LogitLensReport",
+    "LoopsReport",
     "MemoryReport",
     "Node",
     "PartitionReport",

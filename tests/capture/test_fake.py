@@ -36,7 +36,6 @@ DIFFERENT = {
     "func_jvp": "functorch makes zero tangents for fake tensors",
     "scan_operator": "scan is traced before it is run",
     "sparse_csr": "sparse sizes depend on numbers",
-    "collectives": "a collective on fake tensors is done at once",
     "multihead_attention_fast_path": "the fast path is not taken for fake tensors",
     "while_loop_operator": "what the loop began with is let go of at its last operation, not after it",
     "embedding_bag": "torch's rule gives a smaller helper tensor",

@@ -155,7 +155,8 @@ def mesh_of(*axes: tuple[str, int]) -> Any:
     return init_device_mesh("cpu", sizes, mesh_dim_names=names)
 
 
-def _tensor_parallel(net: Net, mesh: Any) -> Net:
+def tensor_parallel(net: Net, mesh: Any) -> Net:
+    """Columns of one layer and rows of the next divided."""
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     for layer in net.layers:
@@ -197,7 +198,7 @@ class _Sequence(nn.Module):
 
 def _both(net: Net, count: int) -> nn.Module:
     mesh = mesh_of(("dp", count // 2), ("tp", 2))
-    return shard(_tensor_parallel(net, mesh["tp"]), mesh["dp"])
+    return shard(tensor_parallel(net, mesh["tp"]), mesh["dp"])
 
 
 _PARALLEL: dict[str, Callable[[Net, int], nn.Module]] = {
@@ -205,7 +206,7 @@ _PARALLEL: dict[str, Callable[[Net, int], nn.Module]] = {
     "fsdp1": _fsdp1,
     "fsdp2": lambda net, count: shard(net, mesh_of(("dp", count))),
     "hsdp": lambda net, count: shard(net, mesh_of(("replicate", 2), ("shard", count // 2))),
-    "tp": lambda net, count: _tensor_parallel(net, mesh_of(("tp", count))),
+    "tp": lambda net, count: tensor_parallel(net, mesh_of(("tp", count))),
     "sequence": lambda net, count: _Sequence(net, mesh_of(("tp", count))),
     "fsdp2_tp": _both,
 }

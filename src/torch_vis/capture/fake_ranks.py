@@ -205,12 +205,12 @@ class IntegersAside(TorchDispatchMode):
 
 def _replicate(undo: Undo, replicas: Any, fake: Any) -> None:
     """``DistributedDataParallel`` compares shapes and the order of gradients with other ranks, in C++."""
-    reducer: Any = torch._C._distributed_c10d.Reducer  # type: ignore[attr-defined]
+    reducer: Any = torch._C._distributed_c10d.Reducer
     rebuilt = reducer._rebuild_buckets
 
     @context
     def integers_aside(undo: Undo) -> None:
-        put_on(undo, IntegersAside())
+        put_on(undo, IntegersAside())  # type: ignore[no-untyped-call]
 
     @leave_alone
     def rebuild(self: Any) -> Any:
@@ -269,7 +269,7 @@ class Building:
 
     def __init__(self) -> None:
         self.optimizers: list[torch.optim.Optimizer] = []
-        self.replicas: list[torch.nn.Module] = []
+        self.replicas: list[Any] = []
         """Models in DistributedDataParallel."""
         self.flat: list[torch.nn.Module] = []
         """Models in FullyShardedDataParallel, whose ranks have other parts of other parameters."""
@@ -284,7 +284,7 @@ class Building:
 @context
 def watched(undo: Undo, building: Building, axes: Mapping[frozenset[int], str]) -> None:
     """Note what is built; ``axes`` has the names of groups of ranks by their members."""
-    import torch.distributed.fsdp  # noqa: F401
+    import torch.distributed.fsdp
     import torch.distributed.pipelining
     from torch.distributed import distributed_c10d as c10d
     from torch.distributed.device_mesh import DeviceMesh

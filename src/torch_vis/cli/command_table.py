@@ -29,7 +29,8 @@ COMMANDS: dict[str, Command] = {
     "export": Command("torch_vis.cli.commands.export", "write a trace or a model as a file for another tool"),
     "join": Command("torch_vis.cli.commands.join", "join the files of several ranks, and say if they agree"),
     "fit": Command(
-        "torch_vis.cli.commands.fit", "say which layouts of a training fit on many ranks, and which is fastest"
+        "torch_vis.cli.models.fit",
+        "say which layouts of a training fit on many ranks, and which is fastest",
     ),
     "extract": Command(
         "torch_vis.cli.commands.extract", "write a model's activations over many samples to a folder"

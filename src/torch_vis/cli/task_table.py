@@ -55,6 +55,18 @@ TASKS: tuple[Task, ...] = (
         "torch-vis report latency run.tvz --hardware A100",
     ),
     Task(
+        "a training on more machines than there are, and how long its step takes",
+        'tv.simulate(make, batch, mesh={"dp": 16, "tp": 8}, hardware="H100").step_time()',
+        "guides/many_ranks",
+        "torch-vis run --world dp=16,tp=8 train.py",
+    ),
+    Task(
+        "which layout of a training fits on many GPUs",
+        'tv.fit(make, batch, world=1024, memory="80 GiB", tp=(1, 2, 4, 8))',
+        "guides/many_ranks",
+        "torch-vis fit parallel.py:make --world 64 --memory 80GiB",
+    ),
+    Task(
         "the largest batch that fits",
         'tv.advise.batch_size(model, x, memory="16 GiB", backward=True)',
         "guides/does_it_fit",

@@ -1,4 +1,4 @@
-"""Which layouts of a training fit on so many ranks: each traced with few layers and extended, the best one traced whole.
+"""Which layouts of a training fit on so many ranks: each traced with few layers and extended, the best one whole.
 
 What a layout takes is linear in the number of its layers from some number on. It is extended only where that is proved:
 at every place of the program (the first, the last and the inner layers, each operation, each phase) what is alive grows
@@ -14,8 +14,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from torch_vis._trace import Trace
 from torch_vis.analysis.machine.calibration import Calibration
@@ -70,7 +68,7 @@ class Layout(NamedTuple):
         return {"pp": self.pp, "dp": self.dp, "tp": self.tp}
 
 
-class Figures(NamedTuple):
+class LayoutFigures(NamedTuple):
     """What the ranks of a layout that were traced come to, with so many layers."""
 
     layers: int
@@ -93,7 +91,7 @@ def fit(
     memory: Any,
     tp: int | Iterable[int] = 1,
     pp: int | Iterable[int] = 1,
-    checkpoint: str | None | Iterable[str | None] = None,
+    checkpoint: str | Iterable[str | None] | None = None,
     layers: int | None = None,
     hardware: Any = None,
     links: Mapping[str, Any] | None = None,
@@ -102,18 +100,19 @@ def fit(
 ) -> FitReport:
     """Try layouts of a training on ``world`` ranks with so much ``memory`` each: which fit, and which is fastest.
 
-    ``make(mesh)`` is that of ``tv.simulate``; the mesh has the axes pp, dp and tp, of which dp takes what the choices of
-    the others leave. ``checkpoint`` are choices of modules whose activations are computed again, by a pattern of their
-    paths, or None: ``make`` is told if it has a parameter of that name, else it is done to what it built. If ``make`` has
-    a parameter ``layers``, few layers are traced and the rest is extended where that is proved; its default, or
-    ``layers`` here, is how many the model has. The best layout is then traced with all of them, unless ``whole=False``.
-    With ``hardware`` the best is the one that gets through most batches per second, else the one that computes and
-    sends least.
+    ``make(mesh)`` is that of ``tv.simulate``; the mesh has the axes pp, dp and tp, of which dp takes what the choices
+    of the others leave. ``checkpoint`` are choices of modules whose activations are computed again, by a pattern of
+    their paths, or None: ``make`` is told if it has a parameter of that name, else it is done to what it built. If
+    ``make`` has a parameter ``layers``, few layers are traced and the rest is extended where that is proved; its
+    default, or ``layers`` here, is how many the model has. The best layout is then traced with all of them, unless
+    ``whole=False``. With ``hardware`` the best is the one that gets through most batches per second, else the one that
+    computes and sends least.
 
     >>> import torch, torch_vis as tv
     >>> from torch.distributed.fsdp import fully_shard
     >>> def make(mesh, layers=12):
-    ...     model = torch.nn.Sequential(*[fully_shard(torch.nn.Linear(64, 64), mesh=mesh["dp"]) for _ in range(layers)])
+    ...     parts = [fully_shard(torch.nn.Linear(64, 64), mesh=mesh["dp"]) for _ in range(layers)]
+    ...     model = torch.nn.Sequential(*parts)
     ...     fully_shard(model, mesh=mesh["dp"])
     ...     return lambda x: model(x).sum().backward()
     >>> report = tv.fit(make, torch.ones(8, 64), world=4, memory="1 MiB", whole=False)
@@ -133,7 +132,7 @@ def fit(
         )
     maker = Maker(make, layers)
     trials = [
-        Trial(maker, batch, mesh, pattern, device, links, assume)
+        LayoutTrial(maker, batch, mesh, pattern, device, links, assume)
         for mesh, pattern in itertools.product(meshes, patterns)
     ]
     rows = sorted((trial.layout(limit) for trial in trials), key=_order)
@@ -245,7 +244,7 @@ def held_roots(step: Any) -> list[Any]:
     return roots
 
 
-class Trial:
+class LayoutTrial:
     """One layout, traced with as few layers as prove what it takes."""
 
     def __init__(
@@ -276,18 +275,18 @@ class Trial:
             time, self.mesh["dp"] / time * 1e9 if time else None, self._words,
         )  # fmt: skip
 
-    def trace_whole(self) -> Trial:
+    def trace_whole(self) -> LayoutTrial:
         """The same with all layers traced."""
         if self._words != "whole":
             self._figures, self._words = self._traced(self.maker.layers), "whole"
         return self
 
-    def _extended(self) -> tuple[Figures, str]:
+    def _extended(self) -> tuple[LayoutFigures, str]:
         whole, stages = self.maker.layers, self.mesh["pp"]
         # layers are added to each stage alike
         if whole is None or whole % stages or whole // stages <= FEWEST + POINTS:
             return self._traced(whole), "whole"
-        points: list[Figures] = []
+        points: list[LayoutFigures] = []
         for own in range(FEWEST, FEWEST + MOST_POINTS):
             points.append(self._traced(own * stages))
             if len(points) >= POINTS and _on_a_line(points[-POINTS:]):
@@ -297,8 +296,8 @@ class Trial:
                 break
         return self._traced(whole), "whole"
 
-    def _traced(self, layers: int | None) -> Figures:
-        """What it takes with so many layers: of one rank, and of a pipeline the first, the second and the last stage."""
+    def _traced(self, layers: int | None) -> LayoutFigures:
+        """What it takes with so many layers: of one rank, and of a pipeline the first, second and last stage."""
         mesh = Mesh(tuple(self.mesh.items()))
         simulation = Simulation(
             self.maker.of(layers, self.checkpoint), self.batch, mesh,
@@ -312,7 +311,7 @@ class Trial:
         for rank, trace in traces.items():
             places |= {(rank, *place): most for place, most in memory_by_place(trace).items()}
         reports = {rank: trace.communication() for rank, trace in traces.items()}
-        return Figures(
+        return LayoutFigures(
             layers or 0,
             places,
             {rank: report.sent_bytes or 0 for rank, report in reports.items()},
@@ -337,7 +336,7 @@ def micro_batches(trace: Trace) -> int:
 
 
 def memory_by_place(trace: Trace) -> dict[tuple[str, str, str], int]:
-    """The most that is alive at each place of a program: phase, module and operator; of layers the first, last, inner."""
+    """The most that is alive at each place of a program: phase, module and operator; layers by first, last, inner."""
     graph, lifetimes = trace.graph, trace.lifetimes
     if lifetimes is None or not len(graph):
         return {}
@@ -372,7 +371,7 @@ def _place(path: str, counts: Mapping[str, int]) -> str:
     return NUMBER.sub(words, path)
 
 
-def _on_a_line(points: Sequence[Figures]) -> bool:
+def _on_a_line(points: Sequence[LayoutFigures]) -> bool:
     """Whether all that was found grows by the same from each point to the next."""
     first, second, third = points
     for name in ("places", "sent", "flops"):
@@ -387,7 +386,7 @@ def _on_a_line(points: Sequence[Figures]) -> bool:
     return bend <= TIME_ERROR * abs(third.time_ns - second.time_ns) + TIME_ERROR * third.time_ns
 
 
-def _extended(points: Sequence[Figures], layers: int) -> Figures:
+def _extended(points: Sequence[LayoutFigures], layers: int) -> LayoutFigures:
     """Two points on a line, at so many layers."""
     first, second = points
     steps = (layers - second.layers) / (second.layers - first.layers)
@@ -398,7 +397,7 @@ def _extended(points: Sequence[Figures], layers: int) -> Figures:
     time = None
     if first.time_ns is not None and second.time_ns is not None:
         time = float(at(first.time_ns, second.time_ns))
-    return Figures(
+    return LayoutFigures(
         layers,
         {key: at(first.places[key], most) for key, most in second.places.items()},
         {key: at(first.sent[key], sent) for key, sent in second.sent.items()},
@@ -438,7 +437,9 @@ class FitReport(Report):
     def facts(self) -> Mapping[str, str]:
         """How many fit, and the best."""
         fitting = sum(row.fits for row in self.layouts)
-        facts = {"fit": f"{fitting} of {many(len(self.layouts), 'layout')} in {size(self.memory_bytes)} a rank"}
+        facts = {
+            "fit": f"{fitting} of {many(len(self.layouts), 'layout')} in {size(self.memory_bytes)} a rank"
+        }
         if self.best is not None:
             row = self.best
             mesh = " × ".join(f"{axis} {count}" for axis, count in row.mesh.items())
@@ -448,14 +449,14 @@ class FitReport(Report):
 
     def listings(self) -> Sequence[Listing]:
         """Every layout."""
-        fields: list[Field] = [
+        fields = (
             Field("pp", "pp", str), Field("dp", "dp", str), Field("tp", "tp", str),
             Field("checkpoint", "computed again"), Field("peak_bytes", "peak", size),
             Field("fits", "fits", lambda fits: "yes" if fits else "no"),
             Field("sent_bytes", "sent", size), Field("flops", "FLOPs", count_text),
             Field("time_ns", "predicted", duration), Field("rate", "batches/s", "{:.3g}".format),
             Field("traced", "traced"),
-        ]  # fmt: skip
+        )  # fmt: skip
         return [Listing("Layouts", fields, self.layouts, most=64)]
 
     def charts(self) -> Mapping[str, Chart]:
@@ -465,7 +466,8 @@ class FitReport(Report):
     def _chart(self) -> Chart:
         rows = self.layouts[:64]
         names = [
-            f"pp {row.pp} dp {row.dp} tp {row.tp}{f' {row.checkpoint}' if row.checkpoint else ''}" for row in rows
+            f"pp {row.pp} dp {row.dp} tp {row.tp}{f' {row.checkpoint}' if row.checkpoint else ''}"
+            for row in rows
         ]
         series = Series("peak", names, [row.peak_bytes for row in rows])
         return Chart("bars", "Peak by layout", Axis("layout"), Axis("memory", "bytes"), [series])

@@ -58,9 +58,7 @@ class Mesh(NamedTuple):
         return number
 
 
-def local_shape(
-    placement: Placement, place: Mapping[str, int], mesh: Mapping[str, int]
-) -> tuple[int, ...]:
+def local_shape(placement: Placement, place: Mapping[str, int], mesh: Mapping[str, int]) -> tuple[int, ...]:
     """The part of a tensor that the rank at some place has, in the sizes that ``torch.chunk`` gives.
 
     >>> row = Placement((10, 3), ("dp", "tp"), ("S(0)", "R"))
@@ -103,9 +101,7 @@ def at_place(graph: Graph, here: Mapping[str, Any], there: Mapping[str, Any]) ->
 
     def peer(rank: int) -> int:
         place = layout.place(rank)
-        return layout.rank(
-            {axis: (second[axis] + place[axis] - first[axis]) % mesh[axis] for axis in mesh}
-        )
+        return layout.rank({axis: (second[axis] + place[axis] - first[axis]) % mesh[axis] for axis in mesh})
 
     groups = tuple(group(row) if max(row.ranks, default=0) < layout.size else row for row in graph.groups)
     peers = graph.comm_peer

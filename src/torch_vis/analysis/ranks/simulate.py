@@ -11,7 +11,7 @@ from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.resolve import machine
 from torch_vis.analysis.ranks.by_rank import rank_spans
 from torch_vis.analysis.ranks.places import Mesh, local_shape
-from torch_vis.analysis.ranks.step_time import Link, links_of, predicted_runs
+from torch_vis.analysis.ranks.step_time import AxisLink, links_of, predicted_runs
 from torch_vis.analysis.ranks.world import World
 from torch_vis.capture.fake import SimulatedRun, simulated_run
 from torch_vis.capture.fake_ranks import ShapesMissing, StageShapes
@@ -47,8 +47,8 @@ def simulate(
     traces these, or ``"all"``.
 
     With ``hardware`` (a name, see ``tv.hardware.known``, or a calibration) every operation gets a predicted time, and
-    collectives get theirs from ``links``: by axis ``"450 GB/s"``, or bandwidth and latency, ``("50 GB/s", "5 us")``. Then
-    ``w.step_time()`` says how long the step takes and what it waits for.
+    collectives get theirs from ``links``: by axis ``"450 GB/s"``, or bandwidth and latency, ``("50 GB/s", "5 us")``.
+    Then ``w.step_time()`` says how long the step takes and what it waits for.
 
     >>> import torch, torch_vis as tv
     >>> from torch.distributed.fsdp import fully_shard
@@ -57,7 +57,7 @@ def simulate(
     ...     return lambda x: model(x).sum().backward()
     >>> w = tv.simulate(make, torch.ones(1, 1000), mesh={"dp": 4})
     >>> len(w), w[3].meta["coordinates"], w[3].communication().bytes
-    (4, {'dp': 3}, 12012000)
+    (4, {'dp': 3}, 8008000)
     """
     layout = Mesh.of(mesh)
     if not callable(make):
@@ -71,7 +71,7 @@ def simulate(
     return world if device is None or speeds is None else predicted(world, device, speeds)
 
 
-def predicted(world: World, device: Calibration | Hardware, links: Mapping[str, Link]) -> World:
+def predicted(world: World, device: Calibration | Hardware, links: Mapping[str, AxisLink]) -> World:
     """The world with predicted times for all that its ranks do."""
     if world.problems:
         raise UsageError(
@@ -85,7 +85,7 @@ def predicted(world: World, device: Calibration | Hardware, links: Mapping[str, 
 def _chosen(ranks: str | Iterable[int] | None, size: int) -> list[int] | None:
     if ranks is None:
         return None
-    chosen = list(range(size)) if ranks == "all" else [ranks] if type(ranks) is int else list(ranks)
+    chosen: list[Any] = list(range(size)) if ranks == "all" else list(ranks)
     for rank in chosen:
         if type(rank) is not int or not 0 <= rank < size:
             raise UsageError(f"ranks are numbers from 0 to {size - 1}, or 'all', not {rank!r}")

@@ -1,4 +1,4 @@
-"""How long a step takes on ranks that were simulated: operations by a machine, collectives by links, who waits for whom.
+"""How long a step of simulated ranks takes: operations by a machine, collectives by links, and who waits for whom.
 
 Each rank runs its operations one after another, as in a prediction of one machine. A collective begins when the last of
 its ranks has come and the one before it in its group is done, and takes a latency for each hop of a ring and the bytes
@@ -51,7 +51,7 @@ SECONDS_NS = {"ns": 1.0, "us": 1e3, "µs": 1e3, "ms": 1e6, "s": 1e9}
 RING_HOPS = {"all_reduce": 2, "send": 0, "recv": 0}
 
 
-class Link(NamedTuple):
+class AxisLink(NamedTuple):
     """How fast the ranks of an axis reach each other: what each sends per second, and what a hop and a start take."""
 
     bytes_per_second: float
@@ -67,7 +67,7 @@ class Link(NamedTuple):
         >>> from torch_vis.analysis.ranks.exchanges import Exchange
         >>> fields = dict.fromkeys(Exchange._fields)
         >>> row = Exchange(**fields | {"kind": "all_reduce", "members": (0, 1, 2, 3), "sent_bytes": 1.5e6})
-        >>> Link(1e9, hop_ns=1000.0, base_ns=5000.0).time_ns(row)
+        >>> AxisLink(1e9, hop_ns=1000.0, base_ns=5000.0).time_ns(row)
         1511000.0
         """
         hops = 1 if row.kind in MESSAGES else RING_HOPS.get(row.kind, 1) * max(len(row.members) - 1, 0)
@@ -77,7 +77,7 @@ class Link(NamedTuple):
 
 def links_of(
     axes: Sequence[tuple[str, int]], device: Calibration | Hardware, given: Mapping[str, Any] | None
-) -> dict[str, Link]:
+) -> dict[str, AxisLink]:
     """The links of the axes of a mesh: as they are given, or else those of a usual machine with this device.
 
     Of axes that nobody says anything of, those that lie within one machine of 8 ranks have the device's own links.
@@ -106,21 +106,21 @@ def links_of(
             raise UsageError(f"say how fast axis {axis} is: links={{{axis!r}: '10 GB/s'}}")
         else:
             rate = (near if is_near else FAR_GB_PER_S) * 1e9 * REACHED
-            links[axis] = Link(rate, HOP_NS if is_near else FAR_HOP_NS)
+            links[axis] = AxisLink(rate, HOP_NS if is_near else FAR_HOP_NS)
     return {axis: links[axis] for axis in names}
 
 
-def _link(axis: str, given: Any, is_near: bool) -> Link:
-    if isinstance(given, Link):
+def _link(axis: str, given: Any, is_near: bool) -> AxisLink:
+    if isinstance(given, AxisLink):
         return given
     rate, latency = given if isinstance(given, (tuple, list)) and len(given) == 2 else (given, None)
     hop = HOP_NS if is_near else FAR_HOP_NS
     if latency is None:
-        return Link(_rate(axis, rate), hop)
+        return AxisLink(_rate(axis, rate), hop)
     time = TIME.fullmatch(latency) if isinstance(latency, str) else None
     if time is None:
         raise UsageError(f"links: the latency of {axis} is a text like '5 us', not {latency!r}")
-    return Link(_rate(axis, rate), hop, float(time[1]) * SECONDS_NS[time[2]])
+    return AxisLink(_rate(axis, rate), hop, float(time[1]) * SECONDS_NS[time[2]])
 
 
 def _rate(axis: str, rate: Any) -> float:
@@ -207,7 +207,7 @@ class _Clockwork:
         exchanges: Mapping[int, Sequence[Exchange]],
         meetings: Sequence[Meeting],
         device: Calibration | Hardware,
-        links: Mapping[str, Link],
+        links: Mapping[str, AxisLink],
     ) -> None:
         self.exchanges, self.meetings, self.links = exchanges, meetings, links
         self.ranks = {rank: _Rank(run, device) for rank, run in runs.items()}
@@ -283,7 +283,9 @@ class _Clockwork:
             max(ready, self.ranks[member].free.get(streams[member], 0.0))
             for member, (_, ready) in came.items()
         )
-        link = self.links.get(rows[rank].axis) or min(self.links.values(), key=lambda one: one.bytes_per_second)
+        link = self.links.get(rows[rank].axis) or min(
+            self.links.values(), key=lambda one: one.bytes_per_second
+        )
         end = begin + max(link.time_ns(row) for row in rows.values())
         for member, (own, _) in came.items():
             self.done[member, own] = end
@@ -300,7 +302,7 @@ def predicted_runs(
     exchanges: Mapping[int, Sequence[Exchange]],
     meetings: Sequence[Meeting],
     device: Calibration | Hardware,
-    links: Mapping[str, Link],
+    links: Mapping[str, AxisLink],
 ) -> dict[int, Run]:
     """The runs of ranks that meet, with predicted times for all that they do."""
     clockwork = _Clockwork(runs, exchanges, meetings, device, links)
@@ -444,7 +446,7 @@ class StepTimeReport(Report):
         """What all ranks compute in the step; a lower bound where some operations have no formula."""
         sums = {}
         for rank, run in self._runs.items():
-            column = run.metrics["flops"] if "flops" in run.metrics else None
+            column = run.metrics.get("flops")
             sums[rank] = int(column.total() or 0) if column is not None else 0
         return sum(sums[like] for like in self._like.values())
 
@@ -504,5 +506,5 @@ class StepTimeReport(Report):
             return ["times are those of the recorded step, in which recording slows every rank down"]
         return [
             "a collective begins when its last rank has come, and takes a latency per hop of a ring and the bytes sent "
-            "by the bandwidth; congestion, and what communication takes of a device's own memory bandwidth, are not in it"
+            "by the bandwidth; congestion, and what communication takes of a device's memory bandwidth, are not in it"
         ]

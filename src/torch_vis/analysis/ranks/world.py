@@ -15,8 +15,8 @@ from torch_vis.analysis.ranks.exchanges import Exchange, exchanges_of
 from torch_vis.analysis.ranks.lanes import Lanes
 from torch_vis.analysis.ranks.meetings import Meeting, Meetings, Mismatch, meetings_of
 from torch_vis.analysis.ranks.places import at_place
-from torch_vis.analysis.ranks.step_time import StepTimeReport
 from torch_vis.analysis.ranks.schedule import ScheduleReport
+from torch_vis.analysis.ranks.step_time import StepTimeReport
 from torch_vis.analysis.ranks.waiting import (
     Clock,
     CriticalPathReport,

@@ -232,7 +232,12 @@ def _run_each(options: Any, ranks: list[int], out: Output) -> int:
             joined.save(path, format=options.format)
             out.say(f"wrote {path}, {len(joined)} ranks")
     out.give(
-        {"script": script.name, "ranks": joined.ranks, "files": paths, "problems": [str(p) for p in joined.problems]},
+        {
+            "script": script.name,
+            "ranks": joined.ranks,
+            "files": paths,
+            "problems": [str(p) for p in joined.problems],
+        },
         joined.table(),
     )
     return 1 if joined.problems else 0

@@ -52,7 +52,12 @@ class ScriptRank(Context["ScriptRank"]):
     def describe(self, trace: Any, place: Mapping[str, int]) -> None:
         """Say in a trace what it is of."""
         trace.meta.update(
-            fake=True, simulated=True, host="simulated", began_ns=0, mesh=dict(self.mesh), coordinates=dict(place)
+            fake=True,
+            simulated=True,
+            host="simulated",
+            began_ns=0,
+            mesh=dict(self.mesh),
+            coordinates=dict(place),
         )
         trace.meta.setdefault("rank", self.rank)
         trace.meta.setdefault("world_size", self.world_size)

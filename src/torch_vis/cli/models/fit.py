@@ -1,8 +1,8 @@
 """Try layouts of a training on many ranks that are not there: which fit, and which is the fastest.
 
-The function that is named builds one rank's step of a mesh with the axes pp, dp and tp: `make(mesh)` gives the step, and
-with a parameter `layers` few of them are traced. Nothing is allocated: all of it goes by shapes. The exit code is 1 if
-no layout fits.
+The function that is named builds one rank's step of a mesh with the axes pp, dp and tp: `make(mesh)` gives the step,
+and with a parameter `layers` few of them are traced. Nothing is allocated: all of it goes by shapes. The exit code is 1
+if no layout fits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ EXAMPLES = (
 
 def add_options(parser: Parser) -> None:
     """Its options."""
-    parser.add_argument("target", metavar="FILE.py:MAKE", help="the function that builds a rank's step of a mesh")
+    parser.add_argument(
+        "target", metavar="FILE.py:MAKE", help="the function that builds a rank's step of a mesh"
+    )
     parser.add_argument("--world", type=int, required=True, metavar="N", help="how many ranks there are")
     parser.add_argument(
         "--memory", required=True, metavar="80GiB", help="what a rank has, or the name of a device"
@@ -43,7 +45,9 @@ def add_options(parser: Parser) -> None:
         metavar="SHAPE",
         help="what the step is called with, e.g. 1x8192:int64; several are given as a tuple",
     )
-    parser.add_argument("--tp", default="1", metavar="1,2,4", help="tensor parallel ranks to try (default: 1)")
+    parser.add_argument(
+        "--tp", default="1", metavar="1,2,4", help="tensor parallel ranks to try (default: 1)"
+    )
     parser.add_argument("--pp", default="1", metavar="1,4", help="pipeline stages to try (default: 1)")
     parser.add_argument(
         "--checkpoint",
