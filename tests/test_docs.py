@@ -328,7 +328,7 @@ def test_the_workbench_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "dataset": torch.randn(50, 5, 16),
     }
     found = blocks(ROOT / "docs" / "workbench.md", "python")
-    assert len(found) == 5
+    assert len(found) == 6
     monkeypatch.chdir(tmp_path)
     for block in found:
         exec(block, names)

@@ -30,7 +30,7 @@ NOT_SAID = (
 FROM_PYTHON = re.compile(
     # and sentences about a wrong argument of a function, or an option, that commands never give
     r"(?:trace|load|record|compare|join|with_metrics|hardware\.register)\(\) takes|\(\) has no option|"
-    r"tv\.join|check=|join\(t\)|dynamic|fullgraph|subgraphs are those|"
+    r"tv\.join|tv\.simulate|ranks='all'|tv\.live|numbers: |check=|join\(t\)|dynamic|fullgraph|subgraphs are those|"
     r"calibration is what|each=|Call zero_grad|retain_graph|use_reentrant|foreach=True|model\.eval\(\)|"
     r"item\(\)|\.numpy\(\)|\.mean\(\)|charts: |check\(\) has to come|pass it to trace\(\)|no longer describes|"
     r"give target= or measure=|at the embeddings: at=7|own; trace\(\) the callable|"

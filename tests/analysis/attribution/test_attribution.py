@@ -198,7 +198,7 @@ def test_bad_input_is_one_clear_error(tmp_path: Path) -> None:
         ("outside the output", "saliency", {"target": 7}),
         ("has 2 numbers", "saliency", {"target": (1, 2)}),
         ("2 samples", "saliency", {"target": [1, 2, 3]}),
-        ("steps= is of", "saliency", {"target": 1, "steps": 3}),
+        ("steps is of", "saliency", {"target": 1, "steps": 3}),
         ("layer inside", "grad_cam", {"target": 1}),
         ("does not fit", "integrated_gradients", {"target": 1, "baseline": torch.ones(7)}),
         ("at least 1", "integrated_gradients", {"target": 1, "steps": 0}),

@@ -708,7 +708,7 @@ class AttributionReport(AttributedMaps):
         for name, value in settings._asdict().items():
             if value is not None and name not in row.settings:
                 users = [other for other, known in METHODS.items() if name in known.settings]
-                raise UsageError(f"{name}= is of {' and '.join(users)}, not of {method}")
+                raise UsageError(f"{name} is of {' and '.join(users)}, not of {method}")
         for name, number in (("steps", steps), ("samples", samples)):
             if number is not None and number < 1:
                 raise UsageError(f"{name} is at least 1, not {number}")
