@@ -29,7 +29,7 @@ COMMANDS: dict[str, Command] = {
     "export": Command("torch_vis.cli.commands.export", "write a trace or a model as a file for another tool"),
     "join": Command("torch_vis.cli.commands.join", "join the files of several ranks, and say if they agree"),
     "fit": Command(
-        "torch_vis.cli.models.fit",
+        "torch_vis.cli.commands.fit",
         "say which layouts of a training fit on many ranks, and which is fastest",
     ),
     "extract": Command(
@@ -47,7 +47,7 @@ COMMANDS: dict[str, Command] = {
     "demo": Command(
         "torch_vis.cli.commands.demo", "trace and prove a vision model and a transformer, and open their page"
     ),
-    "completion": Command("torch_vis.cli.commands.completion", "print the completion script for a shell"),
+    "completion": Command("torch_vis.cli.completion", "print the completion script for a shell"),
 }
 
 
