@@ -286,7 +286,7 @@ def _old_keep(keep: bool, call: str) -> bool:
     """The value of ``hold``, given by the name that it had."""
     from torch_vis._deprecated import warn
 
-    warn(f"keep={keep} of {call}() is now called hold={keep}", stacklevel=4 if call == "trace" else 3)
+    warn(f"keep={keep} of {call}() is now called hold={keep}", stacklevel=5 if call == "trace" else 3)
     return keep
 
 

@@ -322,7 +322,7 @@ def test_what_was_kept_answers_to_the_end_of_a_name() -> None:
         assert by_name["1"] is by_name["0.1"] and "1" not in by_name and by_name.get("1") is None
         with pytest.raises(UsageError, match=r"'0' is ambiguous: '0\.0', '1\.0' were kept"):
             by_name["0"]
-        with pytest.raises(UsageError, match=r"no place among those kept '0\.2'"):
+        with pytest.raises(UsageError, match=r"no activation '0\.2'"):
             by_name["0.2"]
 
 

@@ -131,7 +131,12 @@ def _heaviest(screen: Mapping[str, Any]) -> Iterable[str]:
             spent[box["name"]] = spent.get(box["name"], 0) + box["time"]
     if spent:
         name = max(spent, key=lambda key: spent[key])
-        if name not in {box["name"] for box in _in_sight(screen)}:
+        # of one that is open, the title says it: the corner in which it stands is in the window
+        titles = [
+            {**box, "rect": [*box["rect"][:2], 1, 1]} for box in screen["boxes"] if box["opening"] != "closed"
+        ]
+        corners = [box for box in titles if _inside(box["rect"], screen["state"]["canvas"])]
+        if name not in {box["name"] for box in [*_in_sight(screen), *corners]}:
             yield f"{name}, which takes most time, is not in sight"
 
 

@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.fsdp import fully_shard
 from torch.fx.passes.shape_prop import ShapeProp
 
 import torch_vis as tv
 from tests.kit.forking import environment
+from tests.kit.scripts import PARALLEL
 from torch_vis import interfaces
 from torch_vis._reports import EXPLANATIONS, REPORTS
 from torch_vis.analysis.report import Report
@@ -33,6 +35,7 @@ from torch_vis.formats import FORMATS, RENDERERS
 
 WORKS = "works"
 FILES = {
+    "parallel.py": PARALLEL,
     "net.py": "import torch\ndef make():\n    return torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU())\n",
     "train.py": (
         "import torch\nmodel = torch.nn.Linear(8, 4)\noptimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
@@ -56,6 +59,7 @@ COMMAND_LINES: dict[str, tuple[tuple[str, ...], ...]] = {
     "compare": (("net.tvz", "other.tvz"), ("net.pth", "net.pth"), ("net.py:make", *MODEL, "--numbers")),
     "check": (("net.tvz",), MODEL),
     "join": (("step.r0.tvz", "-o", "step.tvz"),),
+    "fit": (("parallel.py:make", "--input", "8x64", "--world", "4", "--memory", "1GiB"),),
     "extract": ((*MODEL, "--keep", "0", "--to", "acts_of_cli"),),
     "export": tuple(("net.tvz", "-o", f"b{row.endings[0]}") for row in FORMATS.values()),
     "breaks": (MODEL,),
@@ -221,6 +225,8 @@ CALLS: dict[str, Callable[[Things], Any]] = {
     ),
     "is_last_use": lambda it: tv.is_last_use(next(iter(it.fx.nodes)), it.fx, [*it.fx.nodes][1]),
     "join": lambda it: tv.join(_rank_of_one(it)),
+    "simulate": lambda it: tv.simulate(_sharded, it.x, mesh={"dp": 2}),
+    "fit": lambda it: tv.fit(_sharded, it.x, world=2, memory="1 GiB", whole=False),
     "live": live,
     "load": lambda it: tv.load(it.path("net.tvz")),
     "measure.calibrate": lambda it: tv.measure.calibrate(seconds=0.5, path=it.path("machine.json")),
@@ -236,6 +242,13 @@ CALLS: dict[str, Callable[[Things], Any]] = {
     "track_computational_graph_execution": lambda it: tv.track_computational_graph_execution(it.model, it.x),
     "visualize_computational_graph": lambda it: tv.visualize_computational_graph(it.model, it.x, "svg"),
 }
+
+
+def _sharded(mesh: Any, layers: int = 4) -> Callable[[Any], Any]:
+    model = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(layers)))
+    for layer in model:
+        fully_shard(layer, mesh=mesh["dp"])
+    return lambda x: model(x).sum().backward()
 
 
 def _ranks_of_two(things: Things) -> list[tv.Trace]:
@@ -275,6 +288,8 @@ METHODS: dict[str, Callable[[Any, Things], Any]] = {
     "Metrics.with_column": lambda me, it: me.with_column(me["flops"]),
     "Metrics.with_later": lambda me, it: me.with_later(["mine"], dict),
     "World.compare": lambda me, it: tv.join(_ranks_of_two(it)).compare(0, 1),
+    "World.with_traces": lambda me, it: me.with_traces({0: me[0]}),
+    "World.ranks_like": lambda me, it: me.ranks_like(0),
     "World.check": lambda me, it: None,  # of ranks that run
     "World.load": lambda me, it: None,  # `load` does that
     "World.save": lambda me, it: me.save(it.path("world.tvz")),
@@ -288,6 +303,7 @@ METHODS: dict[str, Callable[[Any, Things], Any]] = {
     "Trace.needs_tensors": lambda me, it: me.needs_tensors("a test"),
     "Trace.of": lambda me, it: tv.Trace.of(me),
     "Trace.part": lambda me, it: me.part("0"),
+    "Trace.receptive_field": lambda me, it: me.receptive_field("output[0, 0]"),
     "Trace.release": lambda me, it: it.fresh().release(),
     "Trace.report": lambda me, it: me.report(it.path("report.md")),
     "Trace.roofline": lambda me, it: me.roofline("H100 SXM"),

@@ -69,7 +69,7 @@ class LoopsReport(Report):
     (5, [('tanh', 'mul')])
     """
 
-    title = "loops"
+    title = "Loops"
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -145,11 +145,11 @@ class LoopsReport(Report):
             Field("type", "type"), Field("turns", "times", "{:,}".format),
         )  # fmt: skip
         return [
-            Listing("loops", loops, self.rows, most=30),
+            Listing("loops", loops, [row[:-1] for row in self.rows], most=30),
             Listing(
                 "handed from turn to turn",
                 handed,
-                [row for loop in self.rows for row in loop.handed],
+                [row[:-1] for loop in self.rows for row in loop.handed],
                 most=30,
             ),
         ]
@@ -325,7 +325,7 @@ class BranchesReport(Report):
     [True]
     """
 
-    title = "branches"
+    title = "Branches"
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -394,7 +394,7 @@ class BranchesReport(Report):
         """Every look at a number."""
         fields = (
             Field("node", "node", str), Field("line", "line"), Field("text", "program"), Field("path", "in"),
-            Field("saw", "saw", _shown), Field("taken", "went", _shown),
+            Field("saw", "saw", _shown), Field("taken", "went", _shown), Field("why", "told by"),
         )  # fmt: skip
         return [Listing("branches", fields, self.rows, most=60)]
 

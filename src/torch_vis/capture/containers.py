@@ -275,5 +275,5 @@ def end_of_one(name: Any, names: Iterable[str]) -> str:
     if len(ends) > 1:
         raise UsageError(f"{name!r} is ambiguous: {', '.join(map(repr, ends[:4]))} were kept")
     if not ends:
-        raise no_match("place among those kept", str(name), names)
+        raise no_match("activation", str(name), names)
     return ends[0]

@@ -353,7 +353,7 @@ def generations(graph: Graph) -> list[TokenCalls]:
     """Calls of one model on a text and then on one token after another.
 
     >>> import torch, torch_vis as tv
-    >>> model = torch.nn.Linear(4, 4)
+    >>> model = torch.nn.LayerNorm(4)
     >>> t = tv.trace(lambda: [model(torch.ones(1, size, 4)) for size in (5, 1, 1)])
     >>> [generation.tokens.tolist() for generation in generations(t.graph)]
     [[5, 1, 1]]

@@ -229,7 +229,7 @@ def test_checkpoints_together_can_be_read_and_drawn() -> None:
     assert found.extra_flops == sum(row.extra_flops for row in rows)
     assert found.extra_time_ns == sum(row.extra_time_ns for row in rows)
     assert found.saved_bytes == plain.peak_bytes - found.peak_bytes > 0
-    lines = str(found).splitlines()
+    lines = found.table().splitlines()
     assert len(lines) < 20 and "blocks.3" in str(found) and "MiB lower" in found.facts()["change"]
     now, then = found.charts()["timeline"].series
     assert max(now.y) == plain.peak_bytes and max(then.y) == found.live.max() <= found.peak_bytes

@@ -153,6 +153,6 @@ def test_a_rank_that_waits_says_where() -> None:
 
 def test_a_run_that_talks_to_nobody_says_so() -> None:
     report = tv.trace(nn.ReLU(), torch.ones(2)).communication()
-    assert str(report) == "Communication\n\ncollectives  none: this run talks to no other rank"
+    assert report.table() == "Communication\n\ncollectives  none: this run talks to no other rank"
     assert (report.bytes, report.sent_bytes, report.calls) == (0, 0, 0)
     assert not report.charts() and not report.listings()

@@ -30,7 +30,7 @@ from torch_vis.analysis.ranks.exchanges import Exchange, exchanges_of
 from torch_vis.capture.fake_ranks import forget_meshes, make_optimizer_state
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-UNTIMED = dict.fromkeys(("exposed_ns", "waited_ns", "start_ns", "done_ns", "node"))
+UNTIMED = dict.fromkeys(("exposed_ns", "waited_ns", "start_ns", "done_ns", "landed_ns", "quiet_ns", "node"))
 
 
 def talk(t: tv.Trace) -> tuple[list[Exchange], int]:

@@ -75,8 +75,9 @@ def api_calls(rec: Recorder, rows: OpRows, scope: Ints, recomputed: Bools) -> Ap
         part = chosen[start:end]
         steps = period(ops[part].tolist())
         first[part] = np.repeat(part[::steps], steps)
-    function[chosen] = named[chosen]
-    return ApiCalls(list(names), function, first)
+    # names of callers that ran nothing but gradients are of no use
+    used, function[chosen] = np.unique(named[chosen], return_inverse=True)
+    return ApiCalls([name for name, number in names.items() if number in used], function, first)
 
 
 def _begins(nodes: Ints, *columns: Ints) -> list[int]:

@@ -18,7 +18,7 @@ from torch_vis.errors import UsageError
 
 EXAMPLES = (
     (
-        "layouts of a training on 64 ranks of 80 GiB",
+        "layouts of a training on 8 ranks of 80 GiB",
         "torch-vis fit parallel.py:make --input 8x64 --world 8 --memory 80GiB --tp 1,2",
     ),
     (

@@ -17,7 +17,6 @@ from torch_vis.errors import UsageError, no_match
 
 EXAMPLES = (
     ("where the memory of a saved run goes", "torch-vis report memory net.tvz"),
-    ("how long it would take on another machine", "torch-vis report latency net.tvz --hardware 'H100 SXM'"),
     (
         "gradients of a model, as data for another program",
         "torch-vis report gradients net.py:make_model --input 2x8 --backward --json",

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from torch_vis._trace import Trace
-from torch_vis.capture.modes import without_gradients
 from torch_vis.errors import TensorsMissing
 from torch_vis.graph import Graph
 from torch_vis.graph.lifetimes import ENDING, gradients
@@ -291,6 +290,8 @@ def _slowly(forest: Forest, squares: Any) -> Any:
 
 def _norm(tensor: Any) -> float | None:
     import torch
+
+    from torch_vis.capture.modes import without_gradients
 
     if tensor.is_meta or type(tensor).__name__ == "FakeTensor":
         return None

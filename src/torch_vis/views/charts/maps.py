@@ -251,15 +251,16 @@ def _grid_html(panel: NumberGrid) -> str:
 def matplotlib_figure(picture: MapPicture) -> Any:
     """The picture drawn by Matplotlib."""
     try:
+        import matplotlib.pyplot as plt
         from matplotlib.colors import LinearSegmentedColormap
-        from matplotlib.figure import Figure
     except ImportError as error:
         raise missing_extra("matplotlib") from error
     count = len(picture.panels)
     across = min(count, COLUMNS)
     down = math.ceil(count / max(across, 1))
     wide, high = _inches(picture)
-    figure = Figure(figsize=(max(wide * across, 3.2), high * down + 0.5), layout="constrained")
+    # pyplot's own, so that a notebook shows it
+    figure = plt.figure(figsize=(max(wide * across, 3.2), high * down + 0.5), layout="constrained")
     figure.suptitle(inert(picture.title))
     for number, panel in enumerate(picture.panels):
         axes = figure.add_subplot(down, across, number + 1)
