@@ -209,7 +209,9 @@ def test_files_of_ranks_are_joined_and_of_different_steps_are_not(tmp_path: Path
         "tables.json",
         "columns",
     }
-    assert sum(name.startswith("columns/") for name in different) <= 1, different
+    # when Python lets go of memory is each rank's own affair
+    columns = {name for name in different if name.startswith("columns/")} - {"columns/storage_death"}
+    assert len(columns) <= 1, different
     fields = [dict(row["tables.json"]) for row in (first, second)]
     # a rank copies its part out of the whole by a number of its own
     assert {name for name in fields[0] if fields[0][name] != fields[1][name]} <= {"groups", "calls"}
