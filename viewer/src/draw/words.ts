@@ -89,7 +89,9 @@ export function drawWords(
   // Under a heat map a box says the figure that its colour stands for.
   const sub = look.heatText(box) || plain;
   const isEnd = box.kind === "input" || box.kind === "output";
-  const plainFill = fill === theme.card;
+  // What is no part of the model lies on the ground's own colour, and speaks as quietly as a plain card.
+  const isBeside = box.isAdded || box.kind === "bundle";
+  const plainFill = fill === theme.card || (isBeside && fill === theme.unknown);
   const ink = plainFill ? theme.ink : inkOn(fill);
   const toggle = box.canOpen && !look.still;
   context.textBaseline = "middle";
