@@ -126,6 +126,45 @@ def test_a_rank_that_hangs_leaves_what_it_did(tmp_path: Path) -> None:
     assert {node.phase for node in trace.graph.nodes} == {"forward"}
 
 
+SLEEPS = """
+import time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 2))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(4):
+    model(torch.ones(4, 8)).sum().backward()
+    if step == 1 and dist.get_rank() == 1:
+        print("sleeps", flush=True)
+        time.sleep(1000)
+    optimizer.step()
+"""
+
+
+def test_a_rank_that_waits_for_the_trace_of_another_leaves_its_own(tmp_path: Path, cli: Server) -> None:
+    (tmp_path / "train.py").write_text(SLEEPS)
+    process = subprocess.Popen(
+        [
+            sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+            "-m", "torch_vis", "run", "-o", "step.tvz", "train.py",
+        ],
+        cwd=tmp_path, env={**environment(), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "sleeps\n"
+    # until the other has ended its step
+    time.sleep(2.0)
+    process.terminate()
+    process.communicate(timeout=120)
+    traces = [tv.load(tmp_path / f"step.r{rank}.tvz") for rank in range(2)]
+    assert [trace.meta["traced"] for trace in traces] == ["step 2", "step 2, as far as it went"]
+    # what they did until then is one step all the same
+    done = cli(
+        "join", str(tmp_path / "step.r0.tvz"), str(tmp_path / "step.r1.tvz"), "-o", str(tmp_path / "w.tvz")
+    )
+    assert done.code == 0 and len(tv.load(tmp_path / "w.tvz")) == 2
+
+
 def test_which_ranks_are_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "5")
     monkeypatch.setenv("WORLD_SIZE", "64")

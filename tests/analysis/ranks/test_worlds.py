@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 import torch_vis as tv
-from tests.kit.ranks import fake_group, on_ranks, training_step
+from tests.kit.ranks import fake_group, mesh_of, on_ranks, training_step
 from torch_vis.analysis.ranks.exchanges import Exchange
 from torch_vis.analysis.ranks.meetings import Meeting, meetings_of
 from torch_vis.analysis.ranks.waiting import (
@@ -452,3 +452,85 @@ def without_tensors(rank: int, count: int) -> str:
 
 def test_ranks_without_tensors_can_be_joined_and_not_checked() -> None:
     assert on_ranks(without_tensors, 2) == ["missing", ""]
+
+
+def unevenly_divided(rank: int, count: int) -> dict[str, tuple[int, int, int]]:
+    """Programs in which ranks give and get different amounts, or one of them runs out of input."""
+    import torch.distributed._functional_collectives as functional
+    from torch.distributed.algorithms.join import Join
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = mesh_of(("dp", count))
+    whole, rows = torch.randn(7, 3), torch.randn(4, 3)
+    taken = [[1, 3], [2, 2]]
+    given, got = taken[rank], [taken[other][rank] for other in range(count)]
+    replica = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+
+    def gathered() -> torch.Tensor:
+        part = distribute_tensor(whole, mesh, [Shard(0)])
+        return part.redistribute(mesh, [Replicate()]).to_local() * 2
+
+    def routed() -> torch.Tensor:
+        return functional.all_to_all_single(rows, got, given, dist.group.WORLD) * 2
+
+    def routed_in_place() -> torch.Tensor:
+        out = torch.empty(sum(got), 3)
+        dist.all_to_all_single(out, rows, got, given)
+        return out * 2
+
+    def objects() -> list[Any]:
+        every: list[Any] = [None] * count
+        dist.all_gather_object(every, "x" * (1 + 50 * rank))
+        return every
+
+    def out_of_input() -> None:
+        with Join([replica]):
+            for _ in range(1 + rank):
+                replica(torch.ones(2, 4)).sum().backward()
+
+    def nothing_written() -> torch.Tensor:
+        memory = torch.empty(1000)
+        dist.broadcast(memory, 0)
+        return memory * 2
+
+    programs = (gathered, routed, routed_in_place, objects, out_of_input, nothing_written)
+    results = {}
+    for program in programs:
+        program()
+        world = tv.join(tv.trace(program))
+        if world is not None:
+            assert not world.problems, (program.__name__, world.problems)
+            agreement = world.check()
+            results[program.__name__] = (agreement.exact, agreement.summed, agreement.skipped)
+    return results
+
+
+def test_ranks_may_give_different_amounts() -> None:
+    results, _ = on_ranks(unevenly_divided, 2)
+    # nobody says what is in the rest of a buffer that was made larger for the object of another rank
+    assert results.pop("objects") == (1, 0, 1)
+    assert all(skipped == 0 for _, _, skipped in results.values()), results
+    assert results["gathered"][0] >= 1 and results["routed"] == results["routed_in_place"] == (1, 0, 0)
+    assert results["out_of_input"][1] > 1 and results["nothing_written"] == (1, 0, 0)
+
+
+def misrouted(rank: int, count: int) -> str:
+    """Ranks exchange uneven parts, and one of them says that it got something else."""
+    rows, taken = torch.randn(4, 3), [[1, 3], [2, 2]]
+    out = torch.empty(sum(taken[other][rank] for other in range(count)), 3)
+    sizes = [taken[other][rank] for other in range(count)]
+    t = tv.trace(lambda: dist.all_to_all_single(out, rows, sizes, taken[rank]))
+    assert t.kept is not None
+    if rank == 1:
+        t.kept.opaque_outputs[int(t.graph.wait_node[0])][0].view(-1)[-1].add_(1.0)
+    world = tv.join(t)
+    if world is None:
+        return ""
+    with pytest.raises(tv.errors.CheckFailed) as failure:
+        world.check()
+    return str(failure.value)
+
+
+def test_uneven_parts_that_went_wrong_are_found() -> None:
+    text, _ = on_ranks(misrouted, 2)
+    assert "all_to_all" in text and "rank 1 got other bytes than were given" in text

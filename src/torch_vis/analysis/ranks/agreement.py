@@ -7,11 +7,12 @@ collective at a time, so that no more than that is there at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch_vis.analysis.ranks.exchanges import Exchange, slots_of
+from torch_vis.analysis.ranks.exchanges import Exchange, slots_of, splits_of
 from torch_vis.analysis.ranks.world import RankAgreement, World
-from torch_vis.ops.collectives import collective
+from torch_vis.graph.graph import Graph
+from torch_vis.ops.collectives import WAIT_TENSOR, collective
 from torch_vis.replay.live_run import LiveRun
 from torch_vis.replay.replay import quiet
 from torch_vis.replay.stepper import Stepper
@@ -24,32 +25,65 @@ Tensors = list["torch.Tensor"]
 TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
 
 
+class Got(NamedTuple):
+    """What a rank got in one collective, one tensor after the other."""
+
+    tensors: Tensors
+    start: int | None = None
+    """The number of the first element that is here, where only a part of what was received was waited for."""
+
+
 class Contents:
     """What one rank gave and got in each of its collectives and messages."""
 
     def __init__(self, run: LiveRun) -> None:
         graph, held = run.graph, run.kept
         self.given: list[Tensors] = [[] for _ in graph.comm_node]
-        self.got: list[Tensors] = [[] for _ in graph.comm_node]
+        self.got: list[Got] = [Got([]) for _ in graph.comm_node]
         assert held is not None
         places = {int(node): place for place, node in enumerate(graph.comm_node)}
+        waits = dict(zip(graph.wait_node.tolist(), graph.wait_comm.tolist()))
+        starts: dict[int, int | None] = {}
+        # storages that were made larger: what is in the rest of them no operation says
+        grown: set[int] = set()
         stepper = Stepper(graph, held)
 
         def before(node: int) -> None:
+            call = graph.calls[graph.node_call[node]]
+            values = graph.in_value[slice(*graph.input_span(node))]
             if node in places:
                 tensors = stepper.replay.tensors(stepper.plan.arguments(node))
-                call = graph.calls[graph.node_call[node]]
                 row = collective(call.op)
                 slots = slots_of(call, None if row is None else row.given)
-                self.given[places[node]] = [tensors[slot].detach().clone() for slot in slots]
+                by_slot = dict(zip(graph.in_slot[slice(*graph.input_span(node))].tolist(), values.tolist()))
+                if not any(int(graph.value_storage[by_slot[slot]]) in grown for slot in slots):
+                    self.given[places[node]] = [tensors[slot].detach().clone() for slot in slots]
+            elif call.op.partition(".")[0] == "aten::resize_":
+                old, new = graph.nodes[node].inputs[0].type, graph.nodes[node].outputs[0].type
+                if new.numel > old.numel:
+                    grown.add(int(graph.value_storage[values[0]]))
+            elif node in waits and is_wait_of_part(graph, int(graph.comm_node[waits[node]]), node):
+                (part,) = stepper.replay.tensors(stepper.plan.arguments(node))
+                starts[node] = int(part.storage_offset()) if part.is_contiguous() else None
 
         with quiet(stepper.plan.generators):
             for _ in stepper.steps(before):
                 pass
         for node, place in places.items():
-            self.got[place] += held.opaque_outputs.get(node, [])
-        for node, place in zip(graph.wait_node.tolist(), graph.wait_comm.tolist()):
-            self.got[place] += held.opaque_outputs.get(node, [])
+            self.got[place].tensors.extend(held.opaque_outputs.get(node, []))
+        for node, place in waits.items():
+            if node not in starts:
+                self.got[place].tensors.extend(held.opaque_outputs.get(node, []))
+            elif starts[node] is not None:
+                self.got[place] = Got(list(held.opaque_outputs.get(node, [])), starts[node])
+
+
+def is_wait_of_part(graph: Graph, node: int, wait: int) -> bool:
+    """Whether a wait is for a part of the one tensor that a collective returned, as that of a padded gather is."""
+    if graph.nodes[wait].op.partition(".")[0] != WAIT_TENSOR:
+        return False
+    returned, waited = (graph.nodes[item].outputs for item in (node, wait))
+    return len(returned) == len(waited) == 1 and returned[0].type.numel != waited[0].type.numel
 
 
 def serve(run: LiveRun, plan: Sequence[Any], send: Callable[[torch.Tensor], None]) -> None:
@@ -60,38 +94,39 @@ def serve(run: LiveRun, plan: Sequence[Any], send: Callable[[torch.Tensor], None
     rank = run.meta["rank"]
     for _, parts in plan:
         if rank in parts:
-            for tensors in (contents.given[parts[rank]], contents.got[parts[rank]]):
-                for tensor in _described(tensors):
+            for got in (Got(contents.given[parts[rank]]), contents.got[parts[rank]]):
+                for tensor in _described(got):
                     send(tensor)
 
 
-def _described(tensors: Tensors) -> Iterator[torch.Tensor]:
-    """Tensors as bytes, each after its length; first how many there are."""
+def _described(got: Got) -> Iterator[torch.Tensor]:
+    """Tensors as bytes, each after its length; first how many there are, and where they begin."""
     import torch
 
-    yield torch.tensor([len(tensors)])
-    for tensor in tensors:
+    yield torch.tensor([len(got.tensors), -1 if got.start is None else got.start])
+    for tensor in got.tensors:
         data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         yield torch.tensor([data.numel()])
         if data.numel():
             yield data
 
 
-def _taken(receive: Callable[[int, torch.Tensor], None], rank: int, dtype: torch.dtype) -> Tensors:
+def _taken(receive: Callable[[int, torch.Tensor], None], rank: int, dtype: torch.dtype) -> Got:
     import torch
 
-    def number() -> int:
-        length = torch.zeros(1, dtype=torch.int64)
-        receive(rank, length)
-        return int(length)
+    def numbers(count: int) -> list[int]:
+        row = torch.zeros(count, dtype=torch.int64)
+        receive(rank, row)
+        return [int(item) for item in row]
 
+    count, start = numbers(2)
     tensors = []
-    for _ in range(number()):
-        data = torch.empty(number(), dtype=torch.uint8)
+    for _ in range(count):
+        data = torch.empty(numbers(1)[0], dtype=torch.uint8)
         if data.numel():
             receive(rank, data)
         tensors.append(data.view(dtype))
-    return tensors
+    return Got(tensors, None if start < 0 else start)
 
 
 def compared(run: LiveRun, world: World, receive: Callable[[int, torch.Tensor], None]) -> RankAgreement:
@@ -103,19 +138,22 @@ def compared(run: LiveRun, world: World, receive: Callable[[int, torch.Tensor], 
     error, wrong = 0.0, []
     for meeting in world.meetings:
         given: dict[int, Tensors] = {}
-        got: dict[int, Tensors] = {}
+        got: dict[int, Got] = {}
         for rank, place in meeting.parts.items():
             row = world.exchanges[rank][place]
             dtype = getattr(torch, row.dtype.partition(",")[0] or "float32")
             if rank == run.meta["rank"]:
-                given[rank], got[rank] = _flat(own.given[place]), _flat(own.got[place])
+                given[rank] = _flat(own.given[place])
+                got[rank] = own.got[place]._replace(tensors=_flat(own.got[place].tensors))
             else:
-                given[rank] = _taken(receive, rank, dtype)
+                given[rank] = _taken(receive, rank, dtype).tensors
                 got[rank] = _taken(receive, rank, dtype)
         row = world.exchanges[min(meeting.parts)][meeting.parts[min(meeting.parts)]]
         if set(meeting.parts) != set(meeting.members) or meeting.kind == "other":
             counts["skipped"] += 1
             continue
+        if meeting.kind == "all_to_all":
+            given = {rank: _pieces(world, rank, place, given[rank]) for rank, place in meeting.parts.items()}
         verdict = _verdict(meeting.kind, meeting.members, row, given, got)
         if verdict is None:
             counts["skipped"] += 1
@@ -131,12 +169,34 @@ def _flat(tensors: Tensors) -> Tensors:
     return [tensor.detach().cpu().contiguous().reshape(-1) for tensor in tensors]
 
 
+def _pieces(world: World, rank: int, place: int, tensors: Tensors) -> Tensors:
+    """What a rank gives to each member of its group, in their order; nothing where that is not known."""
+    row, graph = world.exchanges[rank][place], world[rank].graph
+    call, count = graph.calls[graph.node_call[row.node]], len(row.members)
+    operator = collective(call.op)
+    if operator is None or operator.splits is None:
+        # a list has a tensor for each; others divide along a dimension of their own
+        return (
+            tensors if len(tensors) == count and operator is not None and operator.filled is not None else []
+        )
+    if len(tensors) != 1:
+        return []
+    (whole,), splits = tensors, splits_of(call)
+    if not splits:
+        return list(whole.chunk(count)) if whole.numel() % count == 0 and whole.numel() else []
+    total = sum(splits)
+    if len(splits) != count or (total and whole.numel() % total):
+        return []
+    width = whole.numel() // total if total else 0
+    return list(whole.split([rows * width for rows in splits]))
+
+
 def _verdict(
     kind: str,
     members: tuple[int, ...],
     row: Exchange,
     given: Mapping[int, Tensors],
-    got: Mapping[int, Tensors],
+    got: Mapping[int, Got],
 ) -> float | str | None:
     """How far off what was received is; a sentence where it is wrong, None where it cannot be told."""
     import torch
@@ -145,33 +205,46 @@ def _verdict(
         return torch.cat(tensors) if tensors else torch.empty(0)
 
     gave = {rank: whole(given[rank]) for rank in given}
-    got_ = {rank: whole(got[rank]) for rank in got}
+    got_ = {rank: whole(got[rank].tensors) for rank in got}
     if kind == "barrier":
         return 0.0
     if kind == "message":
         source, target = members
-        return _same(target, gave[source], got_[target])
+        return _same(target, gave[source], got_[target]) if given[source] else None
     if any(not len(got_[rank]) for rank in members) and kind in (
         "all_reduce",
         "all_gather",
         "reduce_scatter",
     ):
         return None
+    if kind == "all_to_all" and not all(len(given[rank]) == len(members) for rank in members):
+        return None
     if kind in ("all_gather", "broadcast", "all_to_all", "gather", "scatter"):
         for position, rank in enumerate(members):
             # only the root gets anything
             if kind == "gather" and rank != row.peer:
                 continue
-            expected = _expected(kind, members, row, given, position)
-            if expected is None or (kind == "broadcast" and rank == row.peer):
+            if kind == "broadcast" and rank == row.peer:
                 continue
-            verdict = _same(rank, expected, got_[rank])
+            expected = _expected(kind, members, row, given, position)
+            if expected is None:
+                return None
+            verdict = _same(rank, _part(expected, got[rank]), got_[rank])
             if verdict:
                 return verdict
         return 0.0
     if kind in ("all_reduce", "reduce_scatter", "reduce"):
+        if any(item.start is not None for item in got.values()):
+            return None
         return _sums(kind, members, row, gave, got_)
     return None
+
+
+def _part(expected: torch.Tensor, got: Got) -> torch.Tensor:
+    """Of all that should have come, what is here."""
+    if got.start is None:
+        return expected
+    return expected[got.start : got.start + sum(tensor.numel() for tensor in got.tensors)]
 
 
 def _expected(
@@ -181,18 +254,17 @@ def _expected(
     import torch
 
     if kind == "broadcast":
-        return None if row.peer is None else torch.cat(given[row.peer])
+        return None if row.peer is None or not given[row.peer] else torch.cat(given[row.peer])
     if kind == "scatter":
         # the root gives a tensor to each, in the order of ranks
         return None if row.peer is None or not given[row.peer] else given[row.peer][position]
     if kind in ("all_gather", "gather"):
         # of several tensors each is gathered by itself
         count = len(given[members[0]])
+        if not count or any(len(given[rank]) != count for rank in members):
+            return None
         return torch.cat([given[rank][item] for item in range(count) for rank in members])
-    parts = [torch.cat(given[rank]) for rank in members]
-    if any(len(part) % len(members) for part in parts) or len({len(part) for part in parts}) > 1:
-        return None
-    return torch.cat([part.chunk(len(members))[position] for part in parts])
+    return torch.cat([given[rank][position] for rank in members])
 
 
 def _same(rank: int, expected: torch.Tensor, got: torch.Tensor) -> float | str:
@@ -215,6 +287,8 @@ def _sums(
 ) -> float | str | None:
     import torch
 
+    if len({len(gave[rank]) for rank in members}) > 1:
+        return None
     stacked = torch.stack([gave[rank].to(torch.float64) for rank in members])
     reductions: dict[str | None, Callable[[], torch.Tensor]] = {
         "sum": lambda: stacked.sum(0),

@@ -152,6 +152,20 @@ def slots_of(call: Call, where: int | str | None) -> list[int]:
     return sorted(slots)
 
 
+def splits_of(call: Call) -> tuple[int, ...]:
+    """How many rows a call gives to each rank of its group; nothing where it gives as many to each.
+
+    >>> splits_of(Call("_c10d_functional::all_to_all_single", (Slot(0), (2, 2), (1, 3), "dp"), ()))
+    (1, 3)
+    """
+    row = collective(call.op)
+    place = None if row is None else row.splits
+    splits = call.args[place] if place is not None and place < len(call.args) else ()
+    if not isinstance(splits, tuple):
+        return ()
+    return tuple(int(item) for item in splits if type(item) is int)
+
+
 class _Times:
     """When the collectives of a run were waited for; nothing of runs without times, or whose waits are on a device."""
 
@@ -222,10 +236,10 @@ class _Tensors:
         given, filled = self._bytes(self._given), self._bytes(self._filled)
         if row is None or group is None or given is None or filled is None:
             return None
-        splits = call.args[row.splits] if row.splits is not None and row.splits < len(call.args) else ()
-        kept = None
-        if isinstance(splits, tuple) and 0 <= group.position < len(splits) and sum(splits):
-            kept = given * splits[group.position] // sum(splits)
+        splits, kept = splits_of(call), None
+        total = sum(splits)
+        if 0 <= group.position < len(splits) and total:
+            kept = given * splits[group.position] // total
         return traffic(
             row.kind,
             given,

@@ -26,6 +26,8 @@ ROUND_TRIPS = 16
 # what one host's clocks cannot be apart, whatever else it does
 ANOTHER_STEP_NS = 50_000_000
 JOINED = "the joined ranks"
+# what is said of a step that did not come to its end on a rank
+CUT_SHORT = ", as far as it went"
 
 
 def join(ranks: Any, *, partial: bool = False, check: bool | None = None) -> World | None:
@@ -92,6 +94,8 @@ def _same_job(traces: Mapping[int, Trace], partial: bool) -> None:
             ("mesh", "different meshes"),
         ):
             here, there = traces[first].meta.get(fact), trace.meta.get(fact)
+            if fact == "traced":
+                here, there = (str(label).removesuffix(CUT_SHORT) for label in (here, there))
             if here != there and not (fact == "mesh" and (here is None or there is None)):
                 raise UsageError(
                     f"ranks {first} and {rank} are of {words}: {_plain(here)} and {_plain(there)}"

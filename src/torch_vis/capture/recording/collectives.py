@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torch_vis.capture.recording.op_plan import OpPlan
+from torch_vis.capture.recording.opaque_nodes import record_fill
 from torch_vis.capture.recording.recorder import (
     FORWARD,
     SEED,
@@ -33,6 +34,7 @@ from torch_vis.graph.schema import RankGroup
 from torch_vis.ops.collectives import WAIT, Collective, Effects, effects, root_of
 
 C10D = "torch.distributed.distributed_c10d"
+REPLICAS = "torch.nn.parallel.distributed"
 # how a group of a mesh is described, and the one of all ranks
 MESH, WORLD = "mesh_", "default_pg"
 # what functions of torch.distributed call the options of the call that they make
@@ -94,6 +96,11 @@ def run_collective(rec: Recorder, plan: OpPlan, args: Any, kwargs: Any, frame: A
     taken = [t for slot, t in enumerate(tensors) if slot not in info.overwrites | info.shape_only]
     if rec.pending and land_read(rec, taken):
         numbers = [rec.number_of(tensor) for tensor in tensors]
+    if rec.uninitialized and rec.keep:
+        # memory that no operation wrote to is given as it is
+        for slot, number in enumerate(numbers):
+            if number in rec.uninitialized and slot not in info.overwrites | info.shape_only:
+                numbers[slot] = record_fill(rec, tensors[slot], number)
     if rec.keep:
         rec.copy_before_write(tensors, info.writes)
     started = clock()
@@ -205,7 +212,7 @@ def _reduction(frame: Any) -> str:
         frame = frame.f_back
     if frame is None:
         # C++ code calls by itself: the reducer of DistributedDataParallel, which divides and adds up
-        return "sum" if current_autograd_node() is not None or _in_engine(deepest) else "?"
+        return "sum" if current_autograd_node() is not None or _in_reducer(deepest) else "?"
     names = frame.f_locals
     # what the manager of coalesced collectives calls its own "op" is another thing
     options = next((names[name] for name in OPTIONS if name in names), None)
@@ -215,8 +222,11 @@ def _reduction(frame: Any) -> str:
     return str(name).lower() if name else "?"
 
 
-def _in_engine(frame: Any) -> bool:
+def _in_reducer(frame: Any) -> bool:
+    """Whether backward runs, or the module that stands in for the backward of ranks that have no more input."""
     while frame is not None and frame.f_code.co_name != "_engine_run_backward":
+        if frame.f_globals.get("__name__") == REPLICAS:
+            return True
         frame = frame.f_back
     return frame is not None
 

@@ -264,6 +264,8 @@ class Session:
         self.simulated: Any = None
         # another rank may be gone then, so that each writes for itself
         self.ended_badly = False
+        self.unwritten: Trace | None = None
+        """A trace that waits for those of the other ranks."""
         self.is_over, self.told_to_end = False, False
         self.failed: str | None = None
         self.document: dict[str, Any] = {"script": options.script.name, "traced": None, "files": []}
@@ -359,7 +361,9 @@ class Session:
         from torch_vis.analysis.ranks.gathering import world_of
         from torch_vis.graph.text import many
 
+        self.unwritten = trace
         traces = {job.rank: trace, **collect(where, label, job, PATIENCE_SECONDS)}
+        self.unwritten = None
         missing = sorted(set(job.traced) - set(traces))
         if missing:
             self.out.say(f"ranks that sent no trace: {', '.join(map(str, missing))}")
@@ -409,6 +413,10 @@ class Session:
             return
         steps = self.watch.steps
         self.ended_badly = error is not None and not isinstance(error, SystemExit)
+        if self.unwritten is not None and self.ended_badly:
+            # the others did not come in time
+            self.document["files"] = self._write_own(self.unwritten)
+            self.unwritten = None
         try:
             self.watch.end(error if not isinstance(error, SystemExit) else None)
         except Stop:
