@@ -9,6 +9,6 @@
 from torch_vis.analysis.advice.batch_size import batch_size
 from torch_vis.analysis.advice.checkpointing import checkpointing
 from torch_vis.analysis.advice.pruning.report import pruning
-from torch_vis.analysis.advice.quantization.report import quantization
+from torch_vis.analysis.advice.quantization import quantization
 
 __all__ = ["batch_size", "checkpointing", "pruning", "quantization"]

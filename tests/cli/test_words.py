@@ -23,7 +23,7 @@ NOT_SAID = (
     "_deprecated.py analysis/activations/ analysis/advice/ analysis/full_report.py analysis/memory/measured.py "
     "analysis/relevance/ analysis/attribution/edges.py views/charts/maps.py "
     "analysis/fusion/compiled_kernels.py capture/compilers/inductor_kernels.py capture/recording/user_functions.py "
-    "cli/completion.py cli/commands/doctor.py cli/models/ cli/output.py cli/task_table.py "
+    "cli/completion.py cli/commands/doctor.py cli/ cli/output.py cli/task_table.py "
     "cli/commands/trace.py exporters/ interfaces/ capture/edits.py capture/live.py replay/rerun.py replay/slicing.py "
     "views/figure/ views/page/ views/terminal/ views/text/breaks.py"
 ).split()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch_vis.cli.command_table import COMMANDS, PROGRAM, load
-from torch_vis.cli.models.import_path import UsersCodeFailed
+from torch_vis.cli.import_path import UsersCodeFailed
 from torch_vis.cli.output import Output, in_flags, write
 from torch_vis.cli.parser import overview, parser_of
 from torch_vis.cli.task_table import tasks

@@ -11,7 +11,7 @@ from torch import nn
 
 import torch_vis as tv
 from tests.kit.labels import written
-from torch_vis.analysis.advice.quantization.rounding import FORMATS, sqnr
+from torch_vis.analysis.advice.rounding import FORMATS, sqnr
 from torch_vis.errors import NoMatch, UsageError
 
 

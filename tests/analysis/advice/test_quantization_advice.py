@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import torch_vis as tv
-from torch_vis.analysis.advice.quantization.rounding import FORMATS, sqnr
+from torch_vis.analysis.advice.rounding import FORMATS, sqnr
 
 
 def head_of_zeros() -> nn.Module:

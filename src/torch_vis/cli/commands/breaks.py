@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_vis.cli.models import model_spec
+from torch_vis.cli import model_spec
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch_vis.cli.command_table import PROGRAM
-from torch_vis.cli.models import targets
+from torch_vis.cli import targets
 from torch_vis.cli.output import Output, in_flags
 from torch_vis.cli.parser import Parser
 

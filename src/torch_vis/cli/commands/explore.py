@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_vis.cli.command_table import PROGRAM
 from torch_vis.cli.commands import summary
-from torch_vis.cli.models import model_spec, targets
+from torch_vis.cli import model_spec, targets
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 from torch_vis.errors import UsageError

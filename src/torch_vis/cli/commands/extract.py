@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from torch_vis.cli.models import import_path, model_spec
-from torch_vis.cli.models.import_path import users_code
+from torch_vis.cli import import_path, model_spec
+from torch_vis.cli.import_path import users_code
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 from torch_vis.errors import UsageError

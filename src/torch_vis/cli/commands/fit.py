@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_vis.cli.models import import_path
-from torch_vis.cli.models.model_spec import make_input, parse_input
+from torch_vis.cli import import_path
+from torch_vis.cli.model_spec import make_input, parse_input
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 from torch_vis.cli.script.job import axes_of

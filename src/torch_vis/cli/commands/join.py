@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_vis.cli.models import targets
+from torch_vis.cli import targets
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 from torch_vis.errors import UsageError

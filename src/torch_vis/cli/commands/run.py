@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_vis.cli.command_table import PROGRAM
 from torch_vis.cli.main import ScriptRaised
-from torch_vis.cli.models import targets
+from torch_vis.cli import targets
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 from torch_vis.cli.script.job import Job, axes_of, collect, leave, rank_number, set_surroundings, store

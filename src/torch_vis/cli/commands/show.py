@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from torch_vis.cli.models import model_spec, targets
-from torch_vis.cli.models.targets import trace_of
+from torch_vis.cli import model_spec, targets
+from torch_vis.cli.targets import trace_of
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 from torch_vis.errors import FileError

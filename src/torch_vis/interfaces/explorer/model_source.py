@@ -12,7 +12,7 @@ import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from torch_vis._trace import Trace
-from torch_vis.analysis.advice.quantization.rounding import Channels
+from torch_vis.analysis.advice.rounding import Channels
 from torch_vis.capture.modes import without_gradients
 from torch_vis.capture.modules_only import TensorFact
 from torch_vis.capture.tensor_contents import contents_of, histogram_of, readable, unseen

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from torch_vis._trace import Trace
-from torch_vis.analysis.advice.quantization.rounding import (
+from torch_vis.analysis.advice.rounding import (
     FORMATS,
     ForwardRun,
     NumberFormat,

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from torch_vis.cli.command_table import PROGRAM
-from torch_vis.cli.models import model_spec
+from torch_vis.cli import model_spec
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 from torch_vis.errors import FileError, UsageError, missing_extra, no_match

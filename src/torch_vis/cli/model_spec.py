@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from torch_vis.cli.models import import_path as named
-from torch_vis.cli.models.import_path import UsersCodeFailed, users_code
+from torch_vis.cli import import_path as named
+from torch_vis.cli.import_path import UsersCodeFailed, users_code
 from torch_vis.cli.parser import Parser
 from torch_vis.errors import UsageError, missing_extra, no_match
 

@@ -1,1 +1,0 @@
-"""Which weights can be stored in fewer bits."""

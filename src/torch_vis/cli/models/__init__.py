@@ -1,1 +1,0 @@
-"""What a command is about: a model, a trace, a file of weights."""
