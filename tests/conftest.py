@@ -36,7 +36,8 @@ QUICK_CASES = frozenset(
 SLOW_FILES = frozenset(
     """
     views/terminal/test_app.py test_examples.py exporters/test_netron.py exporters/test_python_code_zoo.py
-    cli/test_run.py capture/test_ranks.py analysis/fusion/test_compiled_kernels.py capture/compilers/test_via_zoo.py
+    cli/test_run.py test_site.py capture/test_ranks.py analysis/fusion/test_compiled_kernels.py
+    capture/compilers/test_via_zoo.py
     """.split()
 )
 SLOW_TESTS = frozenset(
@@ -46,8 +47,9 @@ SLOW_TESTS = frozenset(
 
 # Files that take minutes, longest first: they are begun first, so that no worker is left alone with one at the end.
 LONG_FILES = """
-    capture/compilers/test_via.py test_examples.py test_extras.py cli/test_commands.py views/terminal/test_app.py
-    exporters/test_python_code_zoo.py cli/test_run_ranks.py graph/test_untrusted.py cli/test_run.py
+    test_site.py capture/compilers/test_via.py test_examples.py test_extras.py cli/test_commands.py
+    views/terminal/test_app.py exporters/test_python_code_zoo.py cli/test_run_ranks.py
+    graph/test_untrusted.py cli/test_run.py
     """.split()
 
 

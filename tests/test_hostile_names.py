@@ -7,6 +7,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 import torch_vis as tv
+from tests.kit.calibrations import made_up
 from tests.kit.forking import Server
 from torch_vis._reports import REPORTS
 from torch_vis.cli.output import Output
@@ -236,3 +238,51 @@ def test_output_in_another_encoding_works(
     Output().give({}, str(renamed("größe → 名前")))
     stream.flush()
     assert b"?" in stream.buffer.getvalue()  # type: ignore[attr-defined]
+
+
+def hostile_model(name: str) -> torch.nn.Module:
+    """A model that runs, in which a module and its class have this name as far as Python lets them."""
+    name = name.replace(".", "").encode("utf-8", "ignore").decode()
+    kind = type(name.replace("\0", ""), (torch.nn.Linear,), {})
+    model = torch.nn.Sequential()
+    model.add_module(name, kind(3, 3))
+    model.add_module("last", torch.nn.Linear(3, 3))
+    return model
+
+
+@pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
+def test_what_is_asked_of_a_run_prints_nothing_that_acts_on_a_terminal(name: str, tmp_path: Path) -> None:
+    model, x = hostile_model(name), torch.ones(1, 3)
+    place = next(iter(dict(model.named_children())))
+    trace = tv.trace(model, x)
+
+    def live(keep: str) -> str:
+        with tv.live(model, keep=keep) as run:
+            model(x)
+        return repr(run.kept)
+
+    questions: list[Callable[[], Any]] = [
+        *(lambda keep=keep: live(keep) for keep in (place, f"{place}x", f"{place}[head=1]", f"{place}.grad")),
+        lambda: trace.select(place),
+        lambda: trace.sweep("**", tv.edit.zero(), measure=lambda y: y.sum()),
+        lambda: trace.attribute("integrated_gradients", measure=lambda y: y.sum(), steps=2, at="**"),
+        lambda: trace.attribute(name),
+        lambda: trace.attribute_edges(lambda y: y.sum(), x * 2, top=1),
+        lambda: trace.run(replace={f"{place}/": tv.edit.zero()}),
+        lambda: trace.figure("plotly"),
+        lambda: tv.extract(model, [x], keep="**", to=tmp_path / "acts"),
+        lambda: tv.extract(model, [x], stats={name: tv.stats.Mean()}),
+        lambda: trace.help(name),
+    ]
+    for question in questions:
+        try:
+            answer = question()
+            text = f"{answer}\n{answer!r}"
+        except TorchVisError as error:
+            text = f"{error}\n{error!r}"
+        assert_inert(text.replace(str(tmp_path), ""))
+
+
+def test_a_calibration_of_any_name_is_printed(tmp_path: Path) -> None:
+    machine = replace(made_up(), device="".join(NAMES.values()))
+    assert_inert(str(machine))

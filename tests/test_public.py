@@ -50,8 +50,8 @@ SIGNATURES = {
     "load": "(path)",
     "join": "(ranks, *, partial=False, check=None)",
     "simulate": "(make, batch=None, *, mesh, hardware=None, links=None, ranks=None, assume=None)",
-    "fit": "(make, batch=None, *, world, memory, tp=1, pp=1, checkpoint=None, layers=None, hardware=None, "
-    "links=None, assume=None, whole=True)",
+    "fit": "(make, batch=None, *, world, memory, tp=1, pp=1, checkpoint=None, options=None, layers=None, "
+    "hardware=None, links=None, assume=None, whole=True)",
     "measure.memory": "(function, *args, kwargs=None, warmup=1)",
     "Trace.check": "(self, *, inputs=False, shuffles=2, seed=0)",
     "Trace.save": "(self, path, *, format=None, source=True)",

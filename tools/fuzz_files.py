@@ -2,6 +2,7 @@
 
     python tools/fuzz_files.py 10000            # so many .tvz and so many .json
     python tools/fuzz_files.py 500 --seed 7     # others; the same seed gives the same files
+    python tools/fuzz_files.py 1000 --kind world --kind activations --kind calibration
 
 Three things are counted, and all of them should be 0: errors that are not ours (from ``load``, or from anything that is
 asked of what was loaded), files that load as other data although their checksum was left as it was, and files that take
@@ -442,6 +443,160 @@ def try_one(
             )
 
 
+# Files that are not of one trace
+
+
+class OtherKind(NamedTuple):
+    """A kind of file, or of folders of them: how good ones are made, and what is asked of a damaged one."""
+
+    make: Callable[[Path], list[Path]]
+    """Writes one, and names the files that can be damaged."""
+    ask: Callable[[Path, Path], None]
+    """Asks everything of the one at a path; the second is a folder to write to."""
+
+
+def make_world(path: Path) -> list[Path]:
+    """A trace of several ranks, of which one is a copy."""
+
+    def make(mesh: Any) -> Callable[[Any], Any]:
+        from torch.distributed.fsdp import fully_shard
+
+        model = fully_shard(torch.nn.Linear(6, 6), mesh=mesh["dp"])
+        return lambda x: model(x).sum().backward()
+
+    path.mkdir()
+    tv.simulate(make, torch.ones(2, 6), mesh={"dp": 2}, hardware="H100 SXM").save(path / "w.tvz")
+    return [path / "w.tvz"]
+
+
+def ask_world(path: Path, folder: Path) -> None:
+    world = tv.load(path / "w.tvz")
+    questions: list[Callable[[], Any]] = [lambda: str(world), lambda: repr(world)]
+    for name in ("communication", "step_time", "waiting", "memory", "time", "summary", "agreement"):
+        if callable(getattr(world, name, None)):
+            questions.append(lambda name=name: _read(getattr(world, name)()))
+    if hasattr(world, "save"):
+        questions.append(lambda: world.save(folder / "again.tvz"))
+    _answered(questions)
+    for rank in list(getattr(world, "ranks", ()))[:3] if hasattr(world, "ranks") else ():
+        _answered([lambda rank=rank: str(world[rank]), lambda rank=rank: _read(world[rank].memory())])
+
+
+def make_activations(path: Path) -> list[Path]:
+    """Two shards of what was kept of a small model."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU())
+    tv.extract(model, [torch.ones(2, 3), torch.ones(1, 3)], keep=["0", "1"], to=path, shard_bytes=40)
+    return sorted(file for file in path.iterdir() if file.is_file())
+
+
+def ask_activations(path: Path, folder: Path) -> None:
+    acts = tv.open_activations(path)
+    questions: list[Callable[[], Any]] = [lambda: str(acts), lambda: repr(acts), lambda: acts["0"]]
+    for name in list(acts):
+        array = acts[name]
+        questions += [lambda array=array: repr(array), lambda array=array: str(array[0])]
+        questions += [lambda array=array: str(array[:]), lambda array=array: [str(part) for part in array]]
+    _answered(questions)
+
+
+def make_calibration(path: Path) -> list[Path]:
+    """The calibration that tests use."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from tests.kit.calibrations import made_up
+
+    path.mkdir()
+    made_up().save(path / "c.json")
+    return [path / "c.json"]
+
+
+def ask_calibration(path: Path, folder: Path) -> None:
+    machine = tv.hardware.load(path / "c.json")
+    trace = tv.trace(torch.nn.Linear(3, 4), torch.ones(2, 3), hold=False)
+    _answered(
+        [
+            lambda: str(machine), lambda: repr(machine), lambda: str(machine.hardware),
+            lambda: _read(trace.latency(calibration=machine)), lambda: machine.save(folder / "again.json"),
+            lambda: _read(trace.roofline(hardware=machine)), lambda: machine.at_pace(100.0),
+        ]
+    )  # fmt: skip
+
+
+def _answered(questions: list[Callable[[], Any]]) -> None:
+    for question in questions:
+        try:
+            question()
+        except TorchVisError:
+            continue
+
+
+OTHERS = {
+    "world": OtherKind(make_world, ask_world),
+    "activations": OtherKind(make_activations, ask_activations),
+    "calibration": OtherKind(make_calibration, ask_calibration),
+}
+
+
+def changed_other(data: bytes, rng: random.Random) -> tuple[bytes, str]:
+    """Some bytes of a file damaged, or something else in its JSON, in a zip or in lines of it perhaps."""
+    if rng.random() < 0.4:
+        damage = rng.choice((*BYTES, flip))
+        return damage(data, data, rng), damage.__name__
+    if data[:2] == b"PK":
+        entries = entries_of(data)
+        name = rng.choice(list(entries))
+        entries[name], what = changed_other(entries[name] or b" ", rng)
+        return packed(entries), f"{name}: {what}"
+    if len(data) > 8 and data[8:9] == b"{":
+        # safetensors
+        size = int.from_bytes(data[:8], "little")
+        head, what = changed_other(data[8 : 8 + size], rng)
+        return len(head).to_bytes(8, "little") + head + data[8 + size :], f"header: {what}"
+    lines = data.split(b"\n")
+    at = rng.randrange(len(lines))
+    for number in (at, 0):
+        try:
+            document = [json.loads(lines[number])]
+        except ValueError:
+            continue
+        if isinstance(document[0], (dict, list)) and document[0]:
+            what = change(document[0], rng)
+            lines[number] = json.dumps(document[0]).encode()
+            return b"\n".join(lines), f"line {number}: {what}"
+    return flip(data, b"", rng), "flip"
+
+
+def fuzz_other(kind: str, number: int, seed: int = 0) -> Figures:
+    """Damage one file of a kind at a time, and ask everything of what is left."""
+    figures, rng = Figures(), random.Random(f"{kind} {seed}")
+    with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        folder = Path(name)
+        paths = OTHERS[kind].make(folder / "good")
+        for _ in range(number):
+            path = rng.choice(paths)
+            good = path.read_bytes()
+            data, what = changed_other(good, rng)
+            path.write_bytes(data)
+            what = f"{path.name}: {what}"
+            tracemalloc.start()
+            try:
+                OTHERS[kind].ask(folder / "good", folder)
+                figures.counts["loaded"] += 1
+            except TorchVisError as error:
+                figures.counts["refused"] += 1
+                if len(str(error)) > 1500 or not str(error).isprintable():
+                    figures.fail("raw errors", f"{what}: a message {str(error)[:200]!r}")
+            except BaseException:
+                figures.fail("raw errors", f"{what}\n{traceback.format_exc(limit=-5)}")
+            finally:
+                peak = tracemalloc.get_traced_memory()[1]
+                tracemalloc.stop()
+            if peak > (bound := max(2 * MOST_TIMES * len(data), 4 * FREE_BYTES)):
+                figures.fail("memory over the bound", f"{what}: {peak:,} of {bound:,}")
+            path.write_bytes(good)
+    return figures
+
+
 FAILURES = ("raw errors", "other data in silence", "memory over the bound")
 
 
@@ -472,12 +627,12 @@ def main() -> int:
     )
     parser.add_argument("number", type=int, help="how many files of each kind")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kind", choices=("tvz", "json"), action="append")
+    parser.add_argument("--kind", choices=("tvz", "json", *OTHERS), action="append")
     options = parser.parse_args()
     failed = False
     for kind in options.kind or ("tvz", "json"):
         start = time.perf_counter()
-        figures = fuzz(kind, options.number, options.seed)
+        figures = (fuzz_other if kind in OTHERS else fuzz)(kind, options.number, options.seed)
         took = time.perf_counter() - start
         words = "; ".join(f"{name} {figures.counts[name]}" for name in FAILURES)
         print(

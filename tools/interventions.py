@@ -1,4 +1,4 @@
-"""``python tools/interventions.py [TRIES] [SEED]``: random interventions over the zoo, beside hooks, bit for bit.
+"""``python -m tools.interventions [TRIES] [SEED]``: random interventions over the zoo, beside hooks, bit for bit.
 
 Each try draws a model, a selector and an edit, runs it with ``tv.live`` and, where the run can be replayed, ``t.run``,
 and compares every output with what a hook written by hand gives. Then a generation with its cache, token by token.

@@ -10,7 +10,8 @@ import argparse
 import sys
 import warnings
 
-from tests.kit.pairs import PAIRS, wrongs
+from tests.kit.pairs import wrongs
+from tests.kit.step_pairs import PAIRS
 
 
 def main() -> int:

@@ -302,13 +302,15 @@ class Trace(LiveRun):
     ) -> RelevanceReport:
         """Trace relevance from an output back to the inputs: what each operation has part in it, and nothing is lost.
 
+        What no input has part in (dead units, a factor of zero) stays at the bias, and is listed in ``absorbed``.
+
         The start is 1 at the index ``target`` of the output's last dimension in every row, by default its greatest, or
         ``relevance``, a tensor like the output. In mode ``"contrastive"`` evidence for and against is followed apart;
         ``against`` names an index from which counter-evidence starts. ``at`` selects places whose relevance is kept
         element by element, as that of the inputs is. ``args`` and ``kwargs`` are other inputs than the recorded ones.
 
         >>> import torch, torch_vis as tv
-        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.GELU(), torch.nn.Linear(4, 2))
         >>> report = tv.trace(model, torch.ones(1, 3)).relevance(target=0, at="1")
         >>> round(report.at_inputs, 5), report["1"].shape, report.error < 1e-6
         (1.0, torch.Size([1, 4]), True)

@@ -53,15 +53,15 @@ def inert_lines(text: str) -> str:
     return text if text.isprintable() else "\n".join(map(inert, text.split("\n")))
 
 
-def shortened(text: str, most: int = LONGEST_NAME) -> str:
-    """A text that is not longer than so many letters: one that is loses its middle.
+def shortened(text: str, most: int = LONGEST_NAME, *, head: int | None = None) -> str:
+    """A text that is not longer than so many letters: one that is loses its middle; ``head`` is what stays before it.
 
-    >>> shortened("a" * 1000, 9)
-    'aaaa…aaaa'
+    >>> shortened("a" * 1000, 9), shortened("abcdefgh", 6, head=1)
+    ('aaaa…aaaa', 'a…efgh')
     """
     if len(text) <= most:
         return text
-    head = most // 2
+    head = most // 2 if head is None else head
     return f"{text[:head]}…{text[len(text) - (most - 1 - head) :]}"
 
 

@@ -15,7 +15,6 @@ import torch_vis as tv
 from tests.kit.calibrations import made_up
 from tests.kit.traced import NAMES, traced
 from torch_vis.analysis.full_report import gathered
-from torch_vis.analysis.machine import resolve
 from torch_vis.errors import NoMatch, UsageError
 
 
@@ -95,7 +94,7 @@ def test_names_that_have_no_room_still_tell_one_from_another():
     model.add_module("transformer_for_sequence_classification", blocks)
     text = tv.trace(model, torch.ones(2, 4), backward=True).memory().table(width=110)
     for number in range(12):
-        assert re.search(rf" t\.{number}\.p\w*\.weight ", text), number
+        assert re.search(rf"\W{number}\.projection\.weight ", text), number
     assert max(map(len, text.splitlines())) <= 110
 
 
@@ -138,7 +137,7 @@ def test_latency_is_in_it_where_this_machine_was_calibrated(tmp_path, monkeypatc
     t.report(tmp_path / "run.md")
     left_out = (tmp_path / "run.md").read_text().partition("## Not in this report")[2]
     assert "- **latency**: this machine has not been calibrated: run tv.measure.calibrate()" in left_out
-    monkeypatch.setattr(resolve, "cached", lambda device=None: made_up("cpu"))
+    monkeypatch.setattr("torch_vis.analysis.machine.calibration.cached", lambda device=None: made_up("cpu"))
     t.report(tmp_path / "run.md")
     text = (tmp_path / "run.md").read_text()
     assert "## Predicted latency" in text and "**latency**" not in text

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -287,7 +288,7 @@ def test_what_recording_took_is_taken_off_where_it_was_spent(
     assert report.total_ns == whole[0] <= t.meta["wall_ns"]
     # nothing but the operations' own time is left where recording takes far more than it can
     assert dear < 1000 or report.total_ns <= report.operations_ns + 1
-    assert dear or report.low_ns == report.total_ns == report.high_ns
+    assert report.low_ns <= report.total_ns <= report.high_ns
 
 
 def test_the_same_time_is_told_everywhere() -> None:
@@ -296,9 +297,10 @@ def test_the_same_time_is_told_everywhere() -> None:
     assert t.meta["wall_ns"] - t.meta["overhead_ns"] == report.total_ns == t.metrics["scope_time_ns"][0]
     assert report.low_ns <= report.total_ns <= report.high_ns
     assert report.figures()["error_ns"] == t.meta["overhead_error_ns"] > 0
-    assert duration(report.total_ns) in report.facts()["whole run"]
+    told = report.facts()["whole run"]
+    assert duration(report.high_ns) in told or told.startswith(duration(report.total_ns))
     assert duration(report.total_ns) in TraceSource(t).facts
-    assert f"± {duration(report.error_ns)} of it to record" in str(t)
+    assert f"± {duration(report.error_ns)} to record" in str(t)
     tables, _ = payload(t)
     assert tables["meta"]["overhead_ns"] == t.meta["overhead_ns"]
 
@@ -311,4 +313,57 @@ def test_a_range_is_told_where_it_matters() -> None:
         return tv.Trace.of(run).time().facts()["whole run"]
 
     assert told(1) == f"{duration(t.time().total_ns)}, without what recording took"
-    assert told(10**9).startswith(f"about {duration(t.time().total_ns)} (at most ")
+    about = told(t.time().total_ns // 5)
+    assert about.startswith(
+        f"about {duration(t.time().total_ns)} ({duration(round(t.time().total_ns * 0.8))} to "
+    )
+    assert told(t.time().total_ns // 2).startswith("between ") and "repeat=10" in told(10**9)
+    assert told(10**9).startswith("at most ")
+
+
+def usual_ns(program: Callable[[], Any]) -> int:
+    """What a plain run takes, as a rule."""
+    times = []
+    for _ in range(60):
+        begun = perf_counter_ns()
+        program()
+        times.append(perf_counter_ns() - begun)
+    return sorted(times)[len(times) // 4]
+
+
+SMALL_RUNS: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {
+    "adds": (lambda: twenty_adds, (4,)),
+    "linear": (lambda: nn.Sequential(*[nn.Linear(16, 16) for _ in range(10)]), (2, 16)),
+    "conv": (
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4)),
+        (1, 3, 8, 8),
+    ),
+    "mlp": (lambda: nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 10)), (8, 64)),
+    "gru step": (lambda: nn.GRUCell(16, 16), (2, 16)),
+    "gru": (lambda: nn.GRU(16, 16), (30, 2, 16)),
+}
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("name", SMALL_RUNS)
+def test_a_plain_run_lies_in_the_range_that_is_told(name: str, backward: bool) -> None:
+    model, shape = SMALL_RUNS[name][0](), SMALL_RUNS[name][1]
+    x = torch.randn(shape, requires_grad=backward)
+
+    def program() -> None:
+        output = model(x)
+        if backward:
+            total = output[0].sum() + output[1].sum() if isinstance(output, tuple) else output.sum()
+            total.backward()
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        plain = usual_ns(program)
+        reports = [tv.trace(model, x, backward=backward).time() for _ in range(5)]
+    finally:
+        torch.set_num_threads(threads)
+    for report in reports:
+        assert report.low_ns <= plain <= report.high_ns, (plain, report.facts())
+        # so small a run has no headline that a plain one would not meet
+        assert not report.facts()["whole run"].startswith(("about", duration(report.total_ns) + ","))

@@ -11,12 +11,13 @@ from torch.nn import functional
 
 import torch_vis as tv
 from tests.kit.traced import traced
-from torch_vis.capture.assembling.api_calls import called_name, names_in, period
+from torch_vis.capture.assembling.api_calls import HAS_POSITIONS, called_name, names_in, period
 from torch_vis.graph import Graph
 from torch_vis.ops.api_level import api_graph
 
 # operations that go by the name of their sign, and have no call of their own
 SIGNS = frozenset("add sub mul div neg eq ne lt le gt ge pow floor_divide bool and or invert".split())
+needs_positions = pytest.mark.skipif(not HAS_POSITIONS, reason="names are known from Python 3.11 on")
 MODELS = ("bert", "llama", "vit", "lstm_cell_loop", "indexed_reads")
 
 
@@ -53,6 +54,7 @@ class Attention(nn.Module):
         return torch.matmul(y, y.mT).sum(dim=-1, keepdim=True)
 
 
+@needs_positions
 def test_every_call_has_the_name_that_the_program_has_for_it() -> None:
     t = tv.trace(Attention(), torch.ones(2, 3, 8))
     assert calls(t.graph) == [
@@ -70,6 +72,7 @@ def test_every_call_has_the_name_that_the_program_has_for_it() -> None:
     ]
 
 
+@needs_positions
 def test_a_loop_around_one_call_is_as_many_calls() -> None:
     def many(x: torch.Tensor) -> torch.Tensor:
         for _ in range(3):
@@ -86,6 +89,7 @@ def test_what_the_tool_itself_adds_is_no_call_of_the_users() -> None:
     assert all(node.api != "trace" for node in t.graph.nodes)
 
 
+@needs_positions
 @pytest.mark.parametrize("name", MODELS)
 def test_names_are_those_that_a_function_mode_hears(name: str) -> None:
     """A function mode hears of every call, at the cost of fast paths; where it leaves the run alone, both agree."""
@@ -118,6 +122,7 @@ def test_a_fast_path_is_taken_as_without_us() -> None:
     assert [node.name for node in t.graph.nodes] == ["_transformer_encoder_layer_fwd"]
 
 
+@needs_positions
 def test_views_for_people_show_the_call_and_keep_the_numbers_of_scopes() -> None:
     t = tv.trace(Attention(), torch.ones(2, 3, 8), backward=True)
     deep = api_graph(t.graph)
@@ -137,6 +142,7 @@ def test_the_calls_come_back_from_a_file(tmp_path: Any) -> None:
         assert calls(tv.load(tmp_path / f"run.{ending}").graph) == calls(t.graph)
 
 
+@needs_positions
 def test_a_name_is_taken_from_where_the_function_is_loaded() -> None:
     def f(x: Any, act: Any, table: Any) -> Any:
         a = act(x)
@@ -153,3 +159,8 @@ def test_a_stretch_on_end_is_cut_where_it_begins_again() -> None:
     assert period([1, 2, 2, 1, 2, 2]) == 3
     assert period([1, 1, 2]) == 3
     assert period([]) == 0
+
+
+@pytest.mark.skipif(HAS_POSITIONS, reason="from Python 3.11 on, names are known")
+def test_where_names_cannot_be_known_limits_say_so() -> None:
+    assert any("from 3.11 on" in limit for limit in tv.trace(nn.Linear(2, 2), torch.ones(1, 2)).limits)

@@ -216,3 +216,17 @@ def test_a_split_of_many_written_buffers_is_looked_at_once(work: Work) -> None:
 
     t = tv.trace(f, [torch.ones(3) for _ in range(1_000)], hold=False)
     assert len(t.graph) == 2 and work.hidden == 0
+
+
+def test_what_writes_to_an_empty_part_of_a_buffer_reads_none_of_it() -> None:
+    def f(x: Tensor) -> Tensor:
+        nothing = (x + 1)[1:1]
+        nothing.add_(1)
+        return x * 2 + nothing.sum()
+
+    t = tv.trace(f, torch.ones(3))
+    t.check()
+    (add,) = [node for node in t.graph.nodes if node.name == "add_"]
+    assert add.name == "add_" and t.graph.in_kind[slice(*t.graph.input_span(add.index))].tolist() == [
+        edges.SHAPE
+    ]

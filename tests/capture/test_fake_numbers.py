@@ -213,7 +213,8 @@ def test_the_peak_from_the_second_step_on(name: str, place: str) -> None:
         assert report.steady_peak_bytes == both.peak_bytes == first.summary().steady_peak_bytes
         assert report.to_dict()["facts"]["steady_peak_bytes"] == both.peak_bytes
         assert report.new_state_bytes > 0 and "from the second step on" in str(report)
-        assert "from the second step on" in str(first)
+        # which may be broken into lines
+        assert "from the second step on" in " ".join(str(first).split())
     step(x)
     later = tv.trace(step, x, fake=True)
     assert later.memory().steady_peak_bytes is None and later.memory().peak_bytes == both.peak_bytes
@@ -287,3 +288,57 @@ def test_assumptions_that_make_no_sense() -> None:
         tv.trace(model, x, fake=True, assume={"tokens": "balance"})
     with pytest.raises(tv.errors.TorchVisError, match="tokens"):
         tv.trace(model, x, fake=True, assume={"token": "worst"})
+
+
+def names(t: tv.Trace) -> list[str]:
+    return [node.name for node in t.graph.nodes]
+
+
+class Skipping(nn.Module):
+    """Layers that are skipped at random, as by LayerDrop."""
+
+    def __init__(self, chance: float) -> None:
+        super().__init__()
+        self.layers, self.chance = nn.ModuleList(nn.Linear(4, 4) for _ in range(3)), chance
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            if torch.rand([]) < self.chance:
+                continue
+            x = layer(x)
+        return x
+
+
+def test_a_random_number_decides_as_the_middle_of_its_range() -> None:
+    x, rarely, mostly = torch.randn(2, 4), Skipping(0.1), Skipping(0.9)
+    state = torch.get_rng_state()
+    kept, gone = tv.trace(rarely, x, backward=True, fake=True), tv.trace(mostly, x, fake=True)
+    assert names(kept).count("addmm") == 3 and "addmm" not in names(gone)
+    assert any(
+        "decides by a random number, taken to be the middle of its range" in text for text in kept.limits
+    )
+    assert torch.equal(torch.get_rng_state(), state)
+    noise = tv.trace(lambda x: x + torch.rand([]) * torch.randn(3), torch.ones(3), fake=True)
+    assert not any("decides by" in text for text in noise.limits)
+
+
+@pytest.mark.parametrize(
+    "is_broken",
+    [
+        lambda x: not torch.isfinite(x).all(),
+        lambda x: torch.isnan(x).any(),
+        lambda x: torch.isinf(x).any() or torch.isnan(x).any(),
+        lambda x: (x != x).any(),
+        lambda x: (torch.isnan(x) | torch.isinf(x)).any().item(),
+        lambda x: x.isfinite().logical_not().any(),
+    ],
+)
+@pytest.mark.parametrize("size", [4, 2000])
+def test_activations_are_taken_to_be_finite(is_broken: Any, size: int) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = torch.relu(x)
+        return y.clamp(-1, 1) if is_broken(y) else y * 2
+
+    t = tv.trace(program, torch.ones(size, size), fake=True)
+    assert "clamp" not in names(t) and names(t)[-1] == "mul"
+    assert any("whether numbers are finite, taken to be so" in text for text in t.limits)

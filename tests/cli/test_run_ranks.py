@@ -174,3 +174,49 @@ def test_which_ranks_are_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     assert job.traced == (3, 5) and job.is_traced and not job.is_first and job.rank == 5
     with pytest.raises(UsageError, match="ranks from 0 to 63"):
         Job.here("64")
+
+
+PIPELINE = """
+import os, torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage, ScheduleZBVZeroBubble
+dist.init_process_group("gloo")
+count = dist.get_world_size()
+mesh = init_device_mesh("cpu", (2, count // 2), mesh_dim_names=("pp", "dp"))
+at = mesh.get_local_rank("pp")
+parts = [nn.Linear(8, 8) for _ in range(2)]
+# the last stage is on the first rank, and learns its shapes from the second, which learns them from the first
+places = [at, 3 - at]
+group, device = mesh.get_group("pp"), torch.device("cpu")
+stages = [PipelineStage(part, place, 4, device, group=group) for part, place in zip(parts, places)]
+optimizer = torch.optim.SGD([weight for part in parts for weight in part.parameters()], 0.1)
+schedule = ScheduleZBVZeroBubble(stages, 2, loss_fn=lambda output, target: (output - target).pow(2).mean())
+for _ in range(2):
+    x = torch.ones(4, 8)
+    schedule.step(*((x,) if at == 0 else ()), **({"target": x, "losses": []} if at == 0 else {}))
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()
+"""
+
+
+def simulated(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the pipeline as ranks that are not there."""
+    (folder / "train.py").write_text(PIPELINE)
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "torch_vis", "run", *words, "-o", "step.tvz", "train.py"],
+        cwd=folder, env={**environment(), "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=300,
+        check=False,
+    )  # fmt: skip
+
+
+def test_stages_of_a_simulated_script_learn_their_shapes_from_each_other(tmp_path: Path) -> None:
+    done = simulated(tmp_path, "--world", "pp=2", "--ranks", "all")
+    assert done.returncode == 0, done.stderr
+    world = tv.load(tmp_path / "step.tvz")
+    assert isinstance(world, tv.World) and world.ranks == [0, 1] and not world.problems
+    assert {row.kind for row in world.meetings} == {"message"} and len(world.meetings) == 8
+    # one that is laid out otherwise than was said is no rank of that world
+    done = simulated(tmp_path, "--world", "pp=4")
+    assert done.returncode == 2 and "--world says pp=4, and the script's own mesh has 2 ranks" in done.stderr

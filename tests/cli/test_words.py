@@ -23,9 +23,9 @@ NOT_SAID = (
     "_deprecated.py analysis/activations/ analysis/advice/ analysis/full_report.py analysis/memory/measured.py "
     "analysis/relevance/ analysis/attribution/edges.py views/charts/maps.py "
     "analysis/fusion/compiled_kernels.py capture/compilers/inductor_kernels.py capture/recording/user_functions.py "
-    "cli/completion.py cli/commands/doctor.py cli/ cli/output.py cli/task_table.py "
-    "cli/commands/trace.py exporters/ interfaces/ capture/edits.py capture/live.py replay/rerun.py replay/slicing.py "
-    "views/figure/ views/page/ views/terminal/ views/text/breaks.py"
+    "cli/completion.py cli/commands/doctor.py cli/commands/trace.py cli/import_path.py cli/model_spec.py cli/output.py "
+    "cli/targets.py cli/task_table.py exporters/ interfaces/ capture/edits.py capture/live.py replay/rerun.py "
+    "replay/slicing.py views/figure/ views/page/ views/terminal/ views/text/breaks.py"
 ).split()
 FROM_PYTHON = re.compile(
     # and sentences about a wrong argument of a function, or an option, that commands never give

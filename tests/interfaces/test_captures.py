@@ -46,6 +46,18 @@ def found() -> Any:
     return tv.compare_captures(Pair().eval(), *args, kwargs=kwargs, captures=captures.CAPTURES[:-1])
 
 
+@pytest.mark.parametrize("wrong", ["not a number", "one output less"])
+def test_a_capture_that_gives_something_else_is_infinitely_far_off(wrong: str) -> None:
+    class Otherwise(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            if not torch.compiler.is_compiling():
+                return x, x + 1
+            return (x, (x + 1) * float("nan")) if wrong == "not a number" else (x,)
+
+    rows = tv.compare_captures(Otherwise(), torch.ones(3), captures=["eager", "dynamo"])
+    assert [row.difference for row in rows] == [0.0, float("inf")]
+
+
 def test_every_capture_of_a_plain_model(found: Any) -> None:
     assert [row.capture for row in found] == ["eager", "fx", "export", "dynamo", "aot", "onnx"]
     assert all(row.succeeded for row in found), str(found)

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import torch_vis as tv
-from tests.kit.screen import drive, panel, press
+from tests.kit.screen import drive, go_to, panel, press
 from torch_vis.interfaces.explorer.explorer import explore, source_of
 from torch_vis.interfaces.explorer.weight_files import as_data, as_text
 
@@ -43,7 +43,7 @@ def test_a_state_dict_is_a_tree_of_tensors(tmp_path: Path) -> None:
     assert found["0"] == 15 and found["0.weight"] == 12 and found["1.num_batches_tracked"] == 1
 
     async def steps(app: Any, pilot: Any) -> None:
-        app.tree_view.show_row(app.source.forest.row("0.weight"))
+        go_to(app, app.source.forest.row("0.weight"))
         await press(app, pilot, "i")
         assert "3×4" in panel(app) and "std" in panel(app) and "█" in panel(app)
 
@@ -240,7 +240,7 @@ def test_a_saved_trace_opens_without_torch(tmp_path: Path) -> None:
     tv.trace(net(), torch.ones(2, 4), backward=True).save(tmp_path / "t.tvz")
     code = (
         "import sys, torch_vis as tv\n"
-        "from torch_vis.interfaces.explorer.open import program\n"
+        "from torch_vis.views.terminal import program\n"
         "from torch_vis.interfaces.explorer.trace_source import TraceSource\n"
         f"shown = program(TraceSource(tv.load({str(tmp_path / 't.tvz')!r})))\n"
         "assert len(shown.source.forest) > 3 and 'torch' not in sys.modules\n"

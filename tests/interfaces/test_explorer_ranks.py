@@ -14,8 +14,8 @@ import torch_vis as tv
 from tests.kit.ranks import fake_group
 from torch_vis.analysis.ranks.world import World
 from torch_vis.interfaces.explorer.explorer import source_of
-from torch_vis.interfaces.explorer.open import program
 from torch_vis.interfaces.explorer.world_source import WorldSource
+from torch_vis.views.terminal import program
 
 
 @pytest.fixture(scope="module")

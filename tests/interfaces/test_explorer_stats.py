@@ -89,6 +89,7 @@ ODD = {
     "float8": torch.ones(4).to(torch.float8_e4m3fn),
     "meta": torch.empty(4, device="meta"),
     "sparse": torch.eye(3).to_sparse(),
+    "sparse in parts": torch.sparse_coo_tensor([[0, 0]], [1.0, 2.0], (3,)),
     "csr": torch.eye(3).to_sparse_csr(),
     "quantized": torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8),
     "nested": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
@@ -116,6 +117,8 @@ def test_odd_tensors_pass_and_have_figures_where_they_have_elements(name: str) -
         assert found is not None and (found.min, found.max) == (0.0, 5.0)
     elif name == "bool":
         assert found is not None and found.mean == 0.75
+    elif name == "sparse in parts":
+        assert found is not None and (found.max, found.numel) == (3.0, 1)
     elif name == "integer":
         assert found is not None and math.isclose(found.std or 0, math.sqrt(2))
     else:

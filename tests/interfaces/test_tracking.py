@@ -108,6 +108,21 @@ def test_operations_are_what_they_are() -> None:
             assert node.operation_type is OperationType.GRADIENT_OP
 
 
+def test_what_only_views_copies_or_allocates_is_of_memory() -> None:
+    class Copies(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            whole = torch.as_strided_copy(x, (2, 2), (2, 1)) + torch.zeros(2, 2)
+            return whole.clone().tril().masked_fill(whole > 1, 0.0) + torch.arange(2)
+
+    tracker, x = ComputationalGraphTracker(Copies()), torch.ones(4)
+    with tracker:
+        tracker.model(x)
+    kinds = {node.name: node.operation_type for node in tracker.nodes if node.id.startswith("op_")}
+    memory = {name for name, kind in kinds.items() if kind is OperationType.MEMORY_OP}
+    assert memory == {"as_strided_copy", "zeros", "clone"}
+    assert kinds.keys() - memory == {"add", "tril", "gt", "masked_fill", "arange"}
+
+
 def test_a_custom_operator_is_custom() -> None:
     @torch.library.custom_op("tracking_test::twice", mutates_args=())
     def twice(x: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -25,106 +26,19 @@ from torch.utils import _foreach_utils
 from torch.utils import _python_dispatch as dispatch
 
 import torch_vis as tv
-from tests.kit.side_effects import lasting_globals
+from tests.kit.scenes import ATTENDING, INPUT, MODEL, Scene
+from tests.kit.side_effects import HOOKS, hook_names, torch_globals
 from torch_vis.capture import undo
 
 OURS = os.path.dirname(tv.__file__) + os.sep
 FLAGS = [name for name in vars(dispatch) if name.startswith("_is_in_")]
-Scene = Callable[[], Any]
 # the files whose every turn counts
 CONTEXTS = ("capture/undo.py", "capture/modes.py")
 
 
-class Net(torch.nn.Module):
-    """A model with parameters, a buffer, dropout and two parts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = torch.nn.Linear(4, 4)
-        self.norm = torch.nn.BatchNorm1d(4)
-        self.last = torch.nn.Linear(4, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """One batch."""
-        return self.last(torch.nn.functional.dropout(self.norm(self.first(x)).relu(), training=self.training))
-
-
-MODEL = Net()
-INPUT = torch.ones(3, 4)
-KEPT: dict[str, Any] = {}
-
-
-def _recorded(**options: Any) -> None:
-    with tv.record(MODEL, **options):
-        MODEL(INPUT).sum().backward()
-
-
-def _trained() -> None:
-    optimizer = torch.optim.SGD(MODEL.parameters(), lr=0.0)
-    with tv.record(MODEL):
-        MODEL(INPUT).sum().backward()
-        optimizer.step()
-
-
-def _started() -> None:
-    tracker = tv.ComputationalGraphTracker(MODEL)
-    tracker.start_tracking()
-    try:
-        MODEL(INPUT)
-    finally:
-        if tracker.is_tracking:
-            tracker.stop_tracking()
-
-
-def _tracked(**options: Any) -> None:
-    with tv.ComputationalGraphTracker(MODEL, **options):
-        MODEL(INPUT)
-
-
-def _with_ids() -> None:
-    with tv.trace_tensor_ids(input_tensors={"x": INPUT}):
-        MODEL(INPUT)
-
-
-def _with_stats() -> None:
-    with tv.record_torch_module_forward_stats(MODEL, contents=True):
-        MODEL(INPUT)
-
-
-def _kept_trace() -> tv.Trace:
-    if "trace" not in KEPT:
-        KEPT["trace"] = tv.trace(Net(), INPUT, backward=True)
-    trace: tv.Trace = KEPT["trace"]
-    return trace
-
-
-SCENES: dict[str, Scene] = {
-    "trace": lambda: tv.trace(MODEL, INPUT),
-    "trace backward": lambda: tv.trace(MODEL, INPUT, backward=True),
-    "trace functions": lambda: tv.trace(MODEL, INPUT, functions=True),
-    "record": _recorded,
-    "record functions": lambda: _recorded(functions=True),
-    "record a step": _trained,
-    "track": _tracked,
-    "track modules": lambda: _tracked(track_tensor_ops=False),
-    "track from start to stop": _started,
-    "track once": lambda: tv.track_computational_graph_execution(MODEL, INPUT),
-    "tensor ids": _with_ids,
-    "module stats": _with_stats,
-    "check": lambda: _kept_trace().check(),
-    "run again": lambda: _kept_trace().run(INPUT),
-    "fake": lambda: tv.trace(MODEL, INPUT, fake=True, backward=True),
-    "fx": lambda: tv.trace(MODEL, INPUT, via="fx"),
-    "export": lambda: tv.trace(MODEL, INPUT, via="export"),
-    "repeat": lambda: tv.trace(MODEL, INPUT, backward=True, repeat=1),
-    "dynamo": lambda: tv.trace(MODEL, INPUT, via="dynamo"),
-    "aot": lambda: tv.trace(MODEL, INPUT, backward=True, via="aot"),
-}
-
-
 def process_state() -> dict[str, Any]:
     """All that an interrupted context could leave changed in torch, in Python and in the model."""
-    state = lasting_globals()
+    state = torch_globals()
     state["recursion limit"] = sys.getrecursionlimit()
     state["flags of modes"] = {name: getattr(dispatch, name) for name in FLAGS}
     state["threads start"] = threading.Thread.start
@@ -144,15 +58,22 @@ def process_state() -> dict[str, Any]:
     state["streams"] = [sys.stdout, sys.stderr]
     state["unraisable"] = sys.unraisablehook
     state["signals"] = [signal.getsignal(number) for number in sorted(signal.valid_signals())]
-    state["training"] = [part.training for part in MODEL.modules()]
-    state["hooks"] = [len(part._forward_hooks) + len(part._forward_pre_hooks) for part in MODEL.modules()]
-    state["environment"] = {
-        name: text for name, text in os.environ.items() if "KINETO" in name or "CUPTI" in name
-    }
+    parts = [*MODEL.modules(), *ATTENDING.modules()]
+    state["training"] = [part.training for part in parts]
+    state["hooks"] = [[hook_names(part, name) for name in HOOKS] for part in parts]
+    state["attributes"] = [sorted(vars(part)) for part in parts]
+    weights = [*MODEL.parameters(), *ATTENDING.parameters()]
+    state["weights"] = [(weight.requires_grad, weight.detach().tolist()) for weight in weights]
+    state["classes"] = [dict(vars(torch.nn.Module)), dict(vars(torch.Tensor))]
+    state["profiler"] = torch.autograd._profiler_enabled()
+    state["process group"] = torch.distributed.is_initialized()
+    state["threads"] = torch.get_num_threads()
+    state["environment"] = {name: text for name, text in os.environ.items() if "PYTEST" not in name}
     eval_frame: Any = sys.modules.get("torch._dynamo.eval_frame")
     if eval_frame is not None:
         handler = sys.modules["torch._dynamo.callback"].callback_handler
         converter: Any = sys.modules["torch._dynamo.symbolic_convert"]
+        state["stance"] = eval_frame._stance
         state["dynamo"] = [
             eval_frame._maybe_set_eval_frame,
             converter.InstructionTranslatorBase.log_graph_break,
@@ -187,8 +108,21 @@ def repair(before: dict[str, Any]) -> None:
     sys.setrecursionlimit(before["recursion limit"])
     _foreach_utils._foreach_supported_types[:] = before["foreach"]
     sys.stdout, sys.stderr = before["streams"]
-    for part, mode in zip(MODEL.modules(), before["training"], strict=True):
+    parts = [*MODEL.modules(), *ATTENDING.modules()]
+    for part, mode, names in zip(parts, before["training"], before["attributes"], strict=True):
         part.training = mode
+        for table in HOOKS:
+            getattr(part, table).clear()
+        for name in set(vars(part)) - set(names):
+            del vars(part)[name]
+    torch.backends.mha.set_fastpath_enabled(before["fast path"])
+    warnings.filters[:] = before["warning filters"]
+    if "stance" in before:
+        sys.modules["torch._dynamo.eval_frame"]._stance = before["stance"]
+    if torch.autograd._profiler_enabled():
+        torch.autograd._disable_profiler()
+    if torch.distributed.is_initialized() and not before["process group"]:
+        torch.distributed.destroy_process_group()
 
 
 # ---------------------------------------------------------------- injected, at every line

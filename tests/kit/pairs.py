@@ -390,7 +390,7 @@ code(
     before={"training": True},
     training=True,
 )
-code("another output too", ("output called output.0 in B", "output.1 only in B"), "", hold=True)
+code("another output too", ("output called output.0 in B", "output.1 only in B"), "", keep=True)
 code("log softmax", "(root) *log_softmax added", "(root) *log_softmax added", log=True)
 code(
     "dtype of all",
@@ -896,7 +896,7 @@ training(
 training(
     "autocast",
     "(root) casts to bfloat16 added in 14 modules, as by autocast",
-    "what changed: (root) casts to bfloat16 added in 14 modules, as by autocast",
+    "(root) casts to bfloat16 added in 14 modules, as by autocast",
     autocast=torch.bfloat16,
 )
 training(

@@ -49,6 +49,12 @@ async def press(app: Any, pilot: Any, *keys: str) -> None:
         await settle(app, pilot)
 
 
+def go_to(app: Any, row: int) -> None:
+    """Put the cursor on a row, opening what is above it."""
+    app.arrangement.reveal(row)
+    app.tree_view.rearrange(keep=row)
+
+
 def screen(app: Any) -> str:
     """The text on the screen, line by line, spaces at the ends left out."""
     strips = app.screen._compositor.render_strips()

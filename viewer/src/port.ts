@@ -16,7 +16,7 @@ import { DIFFERENCES, REMOVED } from "./data/run.ts";
 import { PHASES } from "./data/schema.gen.ts";
 import type { TokenStep } from "./data/tokens.ts";
 import { tensorBytes } from "./draw/edges.ts";
-import { handedOver } from "./draw/labels.ts";
+import { handedAlong } from "./draw/labels.ts";
 import { shapeOf } from "./draw/measure.ts";
 import type { Camera } from "./draw/painter.ts";
 import type { Hit, Rect } from "./draw/scene.ts";
@@ -195,7 +195,7 @@ export class Port {
             points.push([origin.left + x * camera.scale + camera.x, origin.top + y * camera.scale + camera.y]);
           }
         }
-        const value = handedOver(picture, edge);
+        const value = handedAlong(picture, edge);
         const facts = {
           side: edge.side ? source.run.sides[edge.side === REMOVED ? 0 : 1] : "",
           shape: source.run.typeText(value),
@@ -405,14 +405,16 @@ export class Port {
 
   // What can be done
 
-  /** Select a box; null for none. */
-  select(name: string | null): void {
-    this.page.app.select(name === null ? null : this.find(name));
+  /** Select a box, or the module of a path, which is opened up to if it is not drawn; null for none. */
+  async select(name: string | null): Promise<void> {
+    const { app } = this.page;
+    if (name === null) app.select(null);
+    else app.select(await this.reached(name));
   }
 
-  /** Open a box: all of it or, of a repeat, one instance for all. */
+  /** Open a box, or the module of a path: all of it or, of a repeat, one instance for all. */
   async open(name: string, how?: Opening): Promise<void> {
-    const box = this.find(name);
+    const box = await this.reached(name);
     box.opening = how ?? openingOf(box);
     await this.page.shell.refresh(box);
   }
@@ -465,7 +467,10 @@ export class Port {
 
   /** Show phases side by side, laid over one another, or one alone. */
   phases(mode: Mode): Promise<void> {
-    return this.page.shell.setMode(mode);
+    const { shell } = this.page;
+    const modes = [...shell.mode.options].map((option) => option.value);
+    if (!modes.includes(mode)) throw new Error(`no phases "${mode}"; there are ${modes.join(", ")}`);
+    return shell.setMode(mode);
   }
 
   theme(name: "dark" | "light"): void {
@@ -530,14 +535,27 @@ export class Port {
     return selectionMarkdown(this.page.app);
   }
 
-  private find(name: string): Box {
+  /** The box of a name; of the path of a module that is not drawn, the one that is drawn once all around it is open. */
+  private async reached(name: string): Promise<Box> {
+    const { app, shell } = this.page;
+    const drawn = this.drawn(name);
+    if (drawn) return drawn;
+    const { run } = app;
+    for (let scope = 0; scope < run.scopes; scope++) {
+      if (run.path(scope) !== name || run.isFunction(scope) || !run.ranAnything(scope)) continue;
+      await shell.goScope(scope);
+      if (app.selected) return app.selected;
+    }
+    throw new Error(`no box and no module that ran is called "${name}"`);
+  }
+
+  private drawn(name: string): Box | undefined {
     const boxes = (this.page.app.scene?.columns ?? []).flatMap(({ picture }) => picture.items.map(({ box }) => box));
-    const box =
+    return (
       boxes.find(({ key }) => key === name) ??
       boxes.find(({ label }) => label === name) ??
-      boxes.find((other) => other.kind === "module" && other.run.path(other.scope) === name);
-    if (!box) throw new Error(`no box "${name}" is drawn`);
-    return box;
+      boxes.find((other) => other.kind === "module" && other.run.path(other.scope) === name)
+    );
   }
 
   private describe(hit: Hit): DrawnBox {

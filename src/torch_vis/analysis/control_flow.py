@@ -16,9 +16,9 @@ from torch_vis.graph.metrics import Column
 from torch_vis.graph.record import Run
 from torch_vis.graph.repeats import Elements, folds
 from torch_vis.graph.schema import Flag, Kind, Phase
-from torch_vis.graph.text import many, source_text
+from torch_vis.graph.text import many, source_text, syntax_of
 from torch_vis.graph.types import Ints
-from torch_vis.ops.naming import loop_of
+from torch_vis.ops.naming import loop_of, place_label
 from torch_vis.views.text.table_layout import Field, Listing
 
 
@@ -92,7 +92,7 @@ class LoopsReport(Report):
                 LoopRow(
                     number,
                     loops.name(span, nodes),
-                    graph.scope_paths[span.scope] or "(root)",
+                    place_label(graph, span.scope),
                     span.times,
                     len(nodes),
                     None if around < 0 else around,
@@ -406,13 +406,8 @@ def _shown(value: Any) -> str:
 @lru_cache(maxsize=256)
 def _tests(file: str) -> tuple[_Test, ...]:
     """The places of a source file that decide; none where it is not there or is no Python."""
-    source = "".join(source_text(file))
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
-        return ()
     result = []
-    for node in ast.walk(tree):
+    for node in ast.walk(syntax_of(file)[1]):
         if isinstance(node, (ast.If, ast.While)):
             word = "if" if isinstance(node, ast.If) else "while"
             otherwise = _lines(node.orelse) if node.orelse else None

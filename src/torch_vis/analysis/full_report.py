@@ -13,7 +13,7 @@ from torch_vis._trace import Trace
 from torch_vis.analysis.report import Report
 from torch_vis.analysis.summary import UNCOVERED
 from torch_vis.errors import TorchVisError, UsageError
-from torch_vis.graph.io.atomic import PathLike, replacing
+from torch_vis.graph.io.atomic import PathLike, write_text
 from torch_vis.graph.record import Run
 from torch_vis.views.text import markdown
 from torch_vis.views.text.module_tree import gaps
@@ -38,7 +38,7 @@ ENDINGS = (".md", ".markdown", ".json")
 def save(path: PathLike, run: Run) -> None:
     """Write all reports of a run as Markdown."""
     trace = run if isinstance(run, Trace) else Trace(run.graph, run.metrics, run.limits, run.meta)
-    _write(path, _markdown(trace, *gathered(trace)))
+    write_text(path, _markdown(trace, *gathered(trace)))
 
 
 def write_report(trace: Trace, path: PathLike) -> None:
@@ -59,12 +59,7 @@ def write_report(trace: Trace, path: PathLike) -> None:
         return
     reports, missing = gathered(trace)
     plain = {name: report.to_dict() for name, report in {"summary": trace.summary(), **reports}.items()}
-    _write(path, json.dumps({**plain, "missing": missing}, indent=1, default=str))
-
-
-def _write(path: PathLike, text: str) -> None:
-    with replacing(path) as file:
-        file.write(text.encode())
+    write_text(path, json.dumps({**plain, "missing": missing}, indent=1, default=str))
 
 
 def gathered(trace: Trace) -> tuple[dict[str, Report], dict[str, str]]:

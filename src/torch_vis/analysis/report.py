@@ -164,7 +164,7 @@ class Report(Renamed):
         lines = []
         if len(charts) > 1:
             lines.append(
-                f"charts: {', '.join(charts)}; figure() draws the first, figure(chart={charts[1]!r}) another"
+                f"charts: {inert(', '.join(charts))}; figure() draws the first, figure(chart={charts[1]!r}) another"
             )
         if figures:
             named = and_more([f".{name}" for name in figures], MOST_NAMES)

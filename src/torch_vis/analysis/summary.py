@@ -261,10 +261,9 @@ class SummaryReport(Report):
 
 
 def _uncovered(run: Run) -> dict[str, int]:
-    if "flops" not in run.metrics or run.metrics["flops"].known is None:
-        return {}
-    calls = run.graph.node_call[~run.metrics["flops"].known].tolist()
-    return dict(Counter(run.graph.calls[call].op for call in calls).most_common())
+    return (
+        dict(run.graph.operator_counts(run.metrics["flops"].unknown_rows)) if "flops" in run.metrics else {}
+    )
 
 
 def _total_of(metrics: Metrics, name: str, inside: Any) -> int | None:

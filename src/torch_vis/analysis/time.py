@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from torch_vis.analysis.report import Charts, Report, most
 from torch_vis.errors import UsageError
-from torch_vis.graph.call import short_name
 from torch_vis.graph.graph import Graph, Node
 from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.record import Run
@@ -18,6 +18,7 @@ from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import duration
 from torch_vis.graph.tree import Tree
 from torch_vis.graph.types import Bools, Ints
+from torch_vis.ops.naming import op_label, place_label
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.text.module_tree import AGAIN, compiling
 from torch_vis.views.text.table_layout import Field, Listing
@@ -27,6 +28,8 @@ SLOWEST = 200
 GAPS = 200
 # a time that is off by no more than this part is told without its range
 SURE = 0.05
+# and one that is off by more than this part is not told at all
+UNSURE = 0.3
 
 
 def _time(time_ns: int) -> str:
@@ -36,6 +39,7 @@ def _time(time_ns: int) -> str:
 
 CALLS = (
     Field("calls", "calls", "{:,}".format),
+    Field("whole_ns", "in all", duration),
     Field("inclusive_ns", "inclusive", duration),
     Field("low_ns", "from", duration),
     Field("high_ns", "to", duration),
@@ -84,6 +88,8 @@ class TimeReport(Report):
     def error_ns(self) -> int:
         """How much more or less the whole run may have taken, since what recording took is in part an estimate.
 
+        Operations also run slower beside a recorder, on caches that it has filled, and may be interrupted on a busy
+        machine; small ones may take a fraction of what they took here.
         0 of runs that were repeated: they were timed without recording.
         """
         return 0 if self.runs else int(self.meta.get("overhead_error_ns") or 0)
@@ -199,19 +205,20 @@ class TimeReport(Report):
         total, error = self.total_ns, self.error_ns
         if error <= SURE * total:
             return f"{duration(total)}, without what recording took"
-        least = f"{duration(self.low_ns)} to" if self.low_ns else "at most"
-        return (
-            f"about {duration(total)} ({least} {duration(self.high_ns)}): what recording took is taken off, in part "
-            "by an estimate"
-        )
+        low, high = duration(self.low_ns), duration(self.high_ns)
+        if error > UNSURE * total:
+            bounds = f"between {low} and {high}" if self.low_ns else f"at most {high}"
+            return f"{bounds}: what recording and other processes took hides it; trace(..., repeat=10) times it alone"
+        return f"about {duration(total)} ({low} to {high}): what recording took is taken off, in part by an estimate"
 
     def listings(self) -> Sequence[Listing]:
         """Operators, modules, lines, phases, single operations and calls; kernels, waits and gaps of a device."""
         total = max(self.total_ns, 1)
+        has_backward = any(row.backward_ns for row in self.modules)
         result = [
             self._groups("operators", "operator", self.operators, total),
             Listing("modules", (Field("module", "module"), Field("class", "class"), *CALLS),
-                    [_called(row, row.calls) for row in self.modules if self._is_module(row)],
+                    [_called(row, row.calls, has_backward) for row in self.modules if self._is_module(row)],
                     heading="Time by module"),
             self._groups("lines", "source line", self.lines, total),
             self._groups("phases", "phase", self.phases, total),
@@ -225,7 +232,7 @@ class TimeReport(Report):
                 Field("scope", "scope", str),
                 *CALLS[1:],
             )
-            rows = [_called(row, row.scope) for row in calls]
+            rows = [_called(row, row.scope, has_backward) for row in calls]
             result.append(Listing("calls", fields, rows, most=10, heading="Time by call of a module"))
         return result + [listing for use in self.devices for listing in self._device_listings(use)]
 
@@ -233,7 +240,7 @@ class TimeReport(Report):
         """What the figures are not."""
         result = [
             "inclusive is with the modules inside, self without; both are of calls forward, and each is operations and "
-            "Python; backward is that of operations whose gradients it computes"
+            "Python; backward is that of operations whose gradients it computes; in all is inclusive and backward"
         ]
         if any(row.again for row in self.calls):
             result.append(
@@ -288,8 +295,8 @@ class TimeReport(Report):
         fields = [Field("node", "number", str), Field("operation", "operation"), Field("module", "module")]
         fields += [Field(name, titles[name], duration) for name in having] + [Field("line", "source line")]
         rows = [
-            [node.index, node.name, node.path or "(run)", *(self.metrics[name][node.index] for name in having),
-             node.site.short if node.site is not None else None]
+            [node.index, op_label(node.call.op), place_label(self.graph, node.scope.index),
+             *(self.metrics[name][node.index] for name in having), _line_text(node)]
             for node in self.slowest
         ]  # fmt: skip
         return Listing("slowest operations", tuple(fields), rows, most=10, heading="The slowest operations")
@@ -330,7 +337,8 @@ class TimeReport(Report):
         if node is None:
             return None
         result = Node(self.graph, node)
-        return f"{result.name} in {result.path}" if result.path else result.name
+        name = op_label(result.call.op)
+        return f"{name} in {result.path}" if result.path else name
 
     def _line(self, node: int | None) -> str | None:
         site = None if node is None else Node(self.graph, node).site
@@ -381,12 +389,21 @@ def _groups_chart(kind: str, groups: Sequence[Group]) -> Chart:
     return _bars(f"Time by {kind}{most(len(shown), len(groups))}", kind, [series])
 
 
-def _called(row: Called, number: int) -> list[Any]:
+def _called(row: Called, number: int, has_backward: bool) -> list[Any]:
     quartiles = (row.low_ns, row.high_ns)
     host = row.host_ns if row.host_ns >= 0 else None  # what recording took is taken off by an estimate
     times = (row.self_ns, row.operations_ns, host, row.backward_ns, row.recomputed_ns)
-    name = (row.name or "(root)") + (f" {AGAIN}" if row.again else "")
-    return [name, row.type, number, row.inclusive_ns, *quartiles, *times, row.kernel_ns]
+    name = (row.name or ("whole run" if row.scope == 0 else row.type)) + (f" {AGAIN}" if row.again else "")
+    whole = row.inclusive_ns + row.backward_ns if has_backward else None
+    return [name, row.type, number, whole, row.inclusive_ns, *quartiles, *times, row.kernel_ns]
+
+
+def _line_text(node: Node) -> str | None:
+    """The line that an operation is due to; of a gradient, that of what it is the gradient of."""
+    line = node.user_line
+    if line is None:
+        return None
+    return line.short if line == node.site else f"gradient of {PurePath(line.file).name}:{line.line}"
 
 
 def _bars(title: str, axis: str, series: Sequence[Series]) -> Chart:
@@ -607,7 +624,7 @@ class Timing:
     @cached_property
     def by_operator(self) -> list[Group]:
         """By operator, overloads together, the longest first."""
-        names = [short_name(call.op) for call in self.graph.calls]
+        names = [op_label(call.op) for call in self.graph.calls]
         return self._grouped(names, self.graph.node_call)
 
     @cached_property

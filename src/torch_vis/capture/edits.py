@@ -31,7 +31,17 @@ class Edit:
         self._change = change
 
     def __call__(self, tensor: torch.Tensor, place: EditPlace | None = None) -> torch.Tensor:
-        return self._change(tensor, place or EditPlace(""))
+        place = place or EditPlace("")
+        try:
+            return self._change(tensor, place)
+        except UsageError:
+            raise
+        # NotImplementedError is a RuntimeError
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            at = place.name or "this tensor"
+            form = f"{str(tensor.dtype).removeprefix('torch.')} of shape {list(tensor.shape)}"
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise UsageError(f"{self!r} cannot change {at}, which is {form}: {reason}") from error
 
     def __repr__(self) -> str:
         return f"tv.edit.{self.name}"
@@ -139,6 +149,8 @@ def project(direction: torch.Tensor) -> Edit:
                 f"project() takes a direction of {tensor.shape[-1] if tensor.dim() else 1} elements for "
                 f"{place.name or 'this tensor'}, not one of shape {list(along.shape)}"
             )
+        if not along.any():
+            raise UsageError("project() takes a direction; a vector of zeros has none")
         unit = along / along.norm()
         outside: torch.Tensor = tensor - (tensor @ unit).unsqueeze(-1) * unit
         return outside
@@ -156,7 +168,7 @@ def swap(index: Sequence[int] | torch.Tensor, *, dim: int = 0) -> Edit:
     """
 
     def change(tensor: torch.Tensor, place: EditPlace) -> torch.Tensor:
-        order = torch.as_tensor(index, device=tensor.device)
+        order = torch.as_tensor(index, device=tensor.device).reshape(-1)
         if tensor.dim() <= max(dim, -dim - 1) or len(order) != tensor.shape[dim]:
             raise UsageError(
                 f"swap() takes an index for each of the rows of {place.name or 'this tensor'}, whose shape is "

@@ -46,15 +46,24 @@ from torch_vis.capture.fake_ranks import (
     watched,
 )
 from torch_vis.capture.known_numbers import (
+    DRAWS,
     MISSING,
     MOST_ELEMENTS,
     KnownNumbers,
+    RememberedShapes,
+    answers,
     assumption,
     numbers_for_python,
 )
-from torch_vis.capture.modes import kept_after_interrupt, modes_aside, put_on
+from torch_vis.capture.modes import (
+    kept_after_interrupt,
+    modes_aside,
+    put_on,
+    with_gradients,
+    without_gradients,
+)
 from torch_vis.capture.recording.dispatch_mode import is_wrapper
-from torch_vis.capture.recording.source_lines import TORCH, kind_of, resolve
+from torch_vis.capture.recording.source_lines import TORCH, kind_of, leave_alone, resolve
 from torch_vis.capture.recording.user_functions import held_modules
 from torch_vis.capture.session import Capture, CapturedRun, name_inputs
 from torch_vis.capture.state import StateSnapshot, is_lazy
@@ -70,6 +79,12 @@ CPU = torch.device("cpu")
 MODULES = tuple(os.path.join(TORCH, part) + os.sep for part in ("nn", "optim", "ao", "amp"))
 INPLACE_OR_VIEW = torch._C.DispatchKey.ADInplaceOrView
 is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+DEVICE_OF = torch.ops.prim.device.default
+DETACH, LIFT_FRESH = torch.ops.aten.detach.default, torch.ops.aten.lift_fresh.default
+# types of arguments that hold no tensor and name no device
+LITERALS = frozenset(
+    {int, float, bool, complex, str, type(None), torch.dtype, torch.layout, torch.memory_format}
+)
 NUMBERS_NEEDED = (DataDependentOutputException, DynamicOutputShapeException)
 # what DistributedDataParallel's reducer, in C++, says to gradients without numbers
 REDUCER = ("expected the hook result is either", "its data is not allocated yet")
@@ -130,14 +145,22 @@ class ShapesOnly(FakeTensorMode):
     torch's rule is not what the kernel does, the kernel is right.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # saves a wrapper on every operation
+        return False
+
     def __init__(self, assume: str | None = None) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self.corrections = Corrections()
         self.known = KnownNumbers(self, assume)
+        self.remembered = RememberedShapes(self)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation on shapes, and on the numbers where they are known."""
-        if func is torch.ops.aten.lift_fresh.default and self.is_our_fake(args[0]):
+        if func is DEVICE_OF and type(args[0]) is FakeTensor:
+            return args[0].device
+        if func is LIFT_FRESH and self.is_our_fake(args[0]):
             return args[0]  # as it is with real tensors
         known = self.known
         kwargs = kwargs or {}
@@ -160,24 +183,56 @@ class ShapesOnly(FakeTensorMode):
             known.give(out, real)
         elif plan.followed or plan.written:
             known.follow(plan, func, args, kwargs, out)
+        if func in DRAWS:
+            known.draw(func, args, kwargs, out)
         return out
 
     def _on_shapes(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        out = self.corrections.instead(func, args, kwargs)
+        rule = INSTEAD.get(func)
+        out = None if rule is None else rule(*args, **kwargs)
         if out is None:
-            out = super().__torch_dispatch__(func, types, args, kwargs)
-        schema = getattr(func, "_schema", None)
-        if schema is None or not isinstance(out, (torch.Tensor, tuple)):
-            return out
+            out = self._dispatched(func, types, args, kwargs)
         if isinstance(out, tuple):
+            schema = getattr(func, "_schema", None)
+            if schema is None:
+                return out
             return self.corrections.afterwards(func, args, _masked(schema, args, kwargs, out))
-        written = schema.returns[0].alias_info if schema.is_mutable else None
-        if written is None or not written.is_write:
+        if not isinstance(out, torch.Tensor):
             return out
-        for position, argument in enumerate(schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.before_set == written.before_set:
-                return args[position] if position < len(args) else kwargs.get(argument.name, out)
+        place = _returned(func)
+        if place is None:
+            return out
+        position, name = place
+        return args[position] if position < len(args) else kwargs.get(name, out)
+
+    def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """What torch's mode gives, and gave before for the same."""
+        key = self.remembered.key(func, args, kwargs)
+        if key is None:
+            return self.dispatch(func, types, args, kwargs)
+        out = self.remembered.make(key, args)
+        if out is MISSING:
+            before = answers()
+            out = self.dispatch(func, types, args, kwargs)
+            # one answer from torch's memory and nothing else: not an operation inside that it remembered
+            if answers() == (before[0] + 1, before[1]):
+                self.remembered.learn(key, func, args, out)
         return out
+
+
+@cache
+def _returned(func: Any) -> tuple[int, str] | None:
+    """The argument that an operator writes and gives back, by position and name; None where it gives something else."""
+    schema = getattr(func, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return None
+    written = schema.returns[0].alias_info
+    if written is None or not written.is_write:
+        return None
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.before_set == written.before_set:
+            return position, argument.name
+    return None
 
 
 def _masked(schema: Any, args: Any, kwargs: Any, out: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -264,7 +319,7 @@ class FakeTwins:
     def _twin(self, tensor: torch.Tensor, layout: tuple[Any, ...]) -> FakeTensor:
         device = CPU if tensor.device.type == "meta" else tensor.device
         refuse_absent(device)
-        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunctionSubclass(), without_gradients():
             if layout == (None,) or tensor.layout is not torch.strided or tensor.is_quantized:
                 return self.world.from_tensor(tensor.detach())
             shape = torch.empty(0, dtype=tensor.dtype, device="meta")
@@ -317,10 +372,16 @@ class TwinMode(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # saves a wrapper on every operation
+        return False
+
     def __init__(self, twins: FakeTwins, held: HeldSignals) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.twins = twins
         self.held = held
+        self._wrappers: dict[type, bool] = {}
 
     def substitute(self, tensor: torch.Tensor) -> torch.Tensor:
         """The twin of a tensor."""
@@ -332,20 +393,41 @@ class TwinMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Pass one operation on to the recorder."""
-        if func is torch.ops.prim.device.default:  # asked from where an exception would end the process
+        if func is DEVICE_OF:  # asked from where an exception would end the process
             return args[0].fake_device if isinstance(args[0], FakeTensor) else func(*args)
         self.held.deliver()
-        if any(is_wrapper(kind) for kind in types):
-            return NotImplemented
-        if func is torch.ops.aten.detach.default and not is_excluded(INPLACE_OR_VIEW):
+        for kind in types:
+            wrapper = self._wrappers.get(kind)
+            if wrapper is None:
+                wrapper = self._wrappers[kind] = is_wrapper(kind)
+            if wrapper:
+                return NotImplemented
+        if func is DETACH and not is_excluded(INPLACE_OR_VIEW):
             # torch's own shallow copy, a call only because a mode is there: autograd has not been passed on the way
             if is_lazy(args[0]):  # which has no shape, and so no twin, before it gets one
                 with modes_aside():
                     return func(args[0])
             with modes_aside(), self.twins.world:
                 return func(self.twins.of(args[0]))
-        args, kwargs = pytree.tree_map(self._stand_in, (args, kwargs or {}))
-        return func(*args, **kwargs)
+        world = self.twins.world
+        for item in args:
+            if type(item) not in LITERALS and not (type(item) is FakeTensor and item.fake_mode is world):
+                args = tuple(self._stand_ins(item) for item in args)
+                break
+        if not kwargs:
+            return func(*args)
+        return func(*args, **{name: self._stand_ins(item) for name, item in kwargs.items()})
+
+    def _stand_ins(self, item: Any) -> Any:
+        """An argument with the twins of all tensors in it."""
+        kind = type(item)
+        if kind in LITERALS:
+            return item
+        if kind is list or kind is tuple:
+            return kind(self._stand_ins(part) for part in item)
+        if isinstance(item, (torch.Tensor, torch.device)):
+            return self._stand_in(item)
+        return pytree.tree_map(self._stand_in, item)
 
     def _stand_in(self, item: Any) -> Any:
         if isinstance(item, torch.Tensor):
@@ -354,6 +436,11 @@ class TwinMode(TorchDispatchMode):
             refuse_absent(item)
             return CPU if item.type == "meta" else item
         return item
+
+
+# as those of the recorder
+for _method in (ShapesOnly.__torch_dispatch__, ShapesOnly._on_shapes, TwinMode.__torch_dispatch__):
+    leave_alone(_method)
 
 
 @context
@@ -517,11 +604,6 @@ class Corrections:
     def __init__(self) -> None:
         self.limits: list[str] = []
 
-    def instead(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What an operation gives where torch's rule refuses what the kernel does; None to ask torch."""
-        rule = INSTEAD.get(func)
-        return None if rule is None else rule(*args, **kwargs)
-
     def afterwards(self, func: Any, args: tuple[Any, ...], out: tuple[Any, ...]) -> tuple[Any, ...]:
         """What torch's rule gives, corrected."""
         rule = AFTERWARDS.get(func)
@@ -570,7 +652,7 @@ def workspace_rule_holds(dtype: torch.dtype) -> bool:
         modes_aside(),
         torch._C._DisableTorchDispatch(),
         torch._C._DisableAutocast(),
-        torch.enable_grad(),
+        with_gradients(),
     ):
         shapes = (
             (steps, batch, features),
@@ -659,6 +741,7 @@ def _is_aligned(matrix: torch.Tensor) -> bool:
     return (along if across == 1 and along >= max(1, matrix.shape[-2]) else across) % step == 0
 
 
+# what an operation gives where torch's rule refuses what the kernel does; None to ask torch
 INSTEAD: dict[Any, Callable[..., Any]] = {aten._grouped_mm.default: _grouped_mm}
 AFTERWARDS: dict[Any, Callable[[tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]]] = {
     aten.mkldnn_rnn_layer.default: _recurrent,
@@ -735,6 +818,10 @@ def run_subgraph(subgraph: Subgraph) -> CapturedRun:
 # ---------------------------------------------------------------- one rank of a simulated world
 
 
+class NoStep(UsageError):
+    """What builds a rank gave no step: it says None to a layout that is none."""
+
+
 class SimulatedRun(NamedTuple):
     """One rank of a world that is not there: what ran, and what the program asked for about its place."""
 
@@ -769,22 +856,29 @@ def simulated_run(
             with _with_mode(fake.above):
                 step = make(layout)
                 if not callable(step):
-                    raise UsageError(
+                    raise NoStep(
                         f"make(mesh) gives the step, a callable of the batch, not {type(step).__name__}"
                     )
                 if prepare is not None:
                     prepare(step)
-                for optimizer in building.optimizers:
+                for optimizer in building.optimizers if record else ():
                     make_optimizer_state(optimizer)
                 _warm_up(step, batch, building)
             if not record:
                 return SimulatedRun(Run(GraphBuilder().build(), Metrics()), building)
-            # what building left in cycles would be freed at some time during the step, or not at all
-            gc.collect()
-            capture = Capture(keep=False, substitutes=fake.above, known=held_modules(step))
-            capture.inputs = name_inputs(step, (batch,), {}) if batch is not None else []
-            capture.run(_called(step, batch), backward=False, loss=None, partial=False)
-            run = capture.finish().run
+            for _ in range(2):
+                # what building left in cycles would be freed at some time during the step, or not at all
+                gc.collect()
+                before = building.state()
+                capture = Capture(keep=False, substitutes=fake.above, known=held_modules(step))
+                capture.inputs = name_inputs(step, (batch,), {}) if batch is not None else []
+                capture.run(_called(step, batch), backward=False, loss=None, partial=False)
+                run = capture.finish().run
+                if building.state() == before:
+                    break
+                # only now is it as in the middle: replicas are made, parameters stay whole where nothing shards them
+                with _with_mode(fake.above):
+                    _rebuild_buckets(building)
     run.meta.update(fake=True, simulated=True)
     run.limits += (*fake.limits, FAKE_LIMIT)
     return SimulatedRun(run, building)
@@ -800,11 +894,15 @@ def _with_mode(undo: Undo, mode: Any) -> None:
 
 
 def _warm_up(step: Callable[..., Any], batch: Any, building: Building) -> None:
-    """Do what only the first step does: pipelines learn their shapes, replicated models the order of gradients."""
+    """Do what only the first step does: pipelines learn their shapes, replicas and flat shards the order of layers."""
     if building.pipelines:
         with suppress(Ready), until_ready():
             _called(step, batch)()
-    elif building.replicas:
+    elif building.replicas or any(getattr(model, "forward_prefetch", False) for model in building.flat):
         _called(step, batch)()
-        for model in building.replicas:
-            model.reducer._rebuild_buckets()
+        _rebuild_buckets(building)
+
+
+def _rebuild_buckets(building: Building) -> None:
+    for model in building.replicas:
+        model.reducer._rebuild_buckets()

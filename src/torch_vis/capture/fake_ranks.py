@@ -7,10 +7,11 @@ and the shapes that a stage of a pipeline gets from the one before. All ranks ar
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
-from collections.abc import Callable, Mapping
-from types import FrameType
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -19,19 +20,28 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_vis.capture.known_numbers import WAITED_FOR_LATER
-from torch_vis.capture.modes import modes_aside, put_on
+from torch_vis.capture.modes import modes_aside, put_on, without_gradients
+from torch_vis.capture.recording.collectives import group_named, reduction_named
 from torch_vis.capture.recording.source_lines import OURS, TORCH, leave_alone
 from torch_vis.capture.undo import Undo, context
 from torch_vis.errors import CaptureFailed, UsageError
+from torch_vis.graph.record import Limit
 from torch_vis.ops.collectives import TABLE, WAIT_TENSOR, Collective
 
 C10D = "torch.distributed.distributed_c10d"
 TENSORS = "torch.distributed.tensor."
 FUNCTIONAL = "torch.distributed._functional_collectives"
 REPLICAS = "torch.nn.parallel.distributed"
+UTILITIES, FLAT = "torch.distributed.utils", "torch.distributed.fsdp."
 SCHEDULES = "torch.distributed.pipelining.schedules"
 STAGES = "torch.distributed.pipelining.stage"
+SHARDED = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+SHARDS = "torch.distributed.fsdp._fully_shard._fsdp_param"
+PROPAGATION = "torch.distributed.tensor._sharding_prop"
+STRIDED = "_StridedShard"
 INTEGERS = (torch.int32, torch.int64)
+# collectives after which a program knows more than what its own rank knew
+EXCHANGED = frozenset({"all_reduce", "all_to_all", "reduce_scatter"})
 
 
 class ShapesMissing(UsageError):
@@ -117,35 +127,107 @@ def talk(known: Any, func: Any, args: Any, on_shapes: Callable[[], Any]) -> Any:
         return sys.modules[FUNCTIONAL].AsyncCollectiveTensor(args[0])
     if func._schema.name == WAIT_TENSOR:
         return args[0]
-    out = on_shapes()
-    _follow_numbers(known, TABLE.get(func._schema.name), args)
-    if func is torch.ops.c10d.allreduce_.default:
-        # code in C++ asks the handle for the result, as that of DistributedDataParallel does
-        future: Any = torch.futures.Future()
-        future.set_result(list(args[0]))
-        bindings: Any = torch._C._distributed_c10d
-        return args[0], bindings._create_work_from_future(future).boxed()
-    return out
-
-
-def _follow_numbers(known: Any, row: Collective | None, args: Any) -> None:
-    """Let known numbers be what a collective leaves of them."""
-    if row is None or not isinstance(row.filled, int) or row.filled >= len(args):
-        return
+    row = TABLE.get(func._schema.name)
+    numbers = None if row is None else _received(known, row, args, sys._getframe())
+    # of several tensors at once torch knows no rule
+    out = on_shapes() if not func._schema.name.endswith("coalesced_") else _in_place(func, row, args)
+    if row is None:
+        return out
+    if not isinstance(row.filled, int):
+        if numbers is not None and isinstance(out, FakeTensor) and numbers.numel() == out.numel():
+            known.give(out, numbers.view(out.shape))
+        return out
     filled = [item for item in pytree.tree_leaves(args[row.filled]) if isinstance(item, FakeTensor)]
-    if row.kind == "broadcast" or all(known.of(item) is None for item in filled):
-        return
+    _fill(known, filled, numbers)
+    if numbers is not None and row.kind in EXCHANGED and known.of(filled[0]) is not None:
+        known.exchanged.setdefault(row.kind, taken_for_alike(row.kind))
+    return _with_future(out, filled) if row.kind not in ("send", "recv") else out
+
+
+def _in_place(func: Any, row: Collective | None, args: Any) -> Any:
+    """What an operator gives that only fills its arguments: these, if it returns them, and a handle to wait by."""
+    bindings: Any = torch._C._distributed_c10d
+    work = bindings.FakeWork().boxed()
+    assert row is not None
+    return (args[row.filled], work) if len(func._schema.returns) == 2 else work
+
+
+def _with_future(out: Any, filled: list[Any]) -> Any:
+    """A handle by which code, in C++ too, is given what was received, as by that of a real backend."""
+    last = out[-1] if isinstance(out, (tuple, list)) and out else out
+    if not isinstance(last, torch.ScriptObject):
+        return out
+    future: Any = torch.futures.Future()
+    future.set_result(filled)
+    bindings: Any = torch._C._distributed_c10d
+    work = bindings._create_work_from_future(future).boxed()
+    return (*out[:-1], work) if isinstance(out, (tuple, list)) else work
+
+
+def _received(known: Any, row: Collective, args: Any, frame: FrameType) -> torch.Tensor | None:
+    """The numbers, one after the other, that a collective leaves on this rank; None where they are not known."""
     given = [] if row.given is None else pytree.tree_leaves(args[row.given])
     numbers = [known.of(item) for item in given if isinstance(item, FakeTensor)]
-    if row.kind == "all_gather" and len(numbers) == 1 and numbers[0] is not None:
-        with torch._C._DisableTorchDispatch(), torch.no_grad():
-            for item in filled:
-                target = known.of(item)
-                if target is not None:
-                    target.view(-1, numbers[0].numel()).copy_(numbers[0].view(1, -1))
+    if not numbers or any(item is None for item in numbers):
+        return None
+    # nobody decides by many of these: they are memory that looks empty until C++ code writes to it
+    if any(item.is_floating_point() and item.numel() > 1 for item in numbers):
+        return None
+    group = group_named(args[row.group]) if row.group is not None else None
+    if group is None:
+        return None
+    ranks, place = int(group.size()), int(group.rank())
+    with torch._C._DisableTorchDispatch(), without_gradients():
+        if row.kind in ("all_gather", "gather") and len(numbers) == 1:
+            return torch.cat([numbers[0].flatten()] * ranks)
+        if row.kind == "all_to_all":
+            return torch.cat([_part(row, args, numbers, ranks, place).flatten()] * ranks)
+        if row.kind == "scatter":
+            return numbers[place].flatten() if place < len(numbers) else None
+        if row.kind == "broadcast":
+            return torch.cat([item.flatten() for item in numbers])
+        if row.kind not in ("all_reduce", "reduce", "reduce_scatter"):
+            return None
+        if row.kind == "reduce_scatter":
+            numbers = [_part(row, args, numbers, ranks, place)]
+        reduction = args[row.op] if isinstance(args[row.op], str) else reduction_named(frame)
+        whole = torch.cat([item.flatten() for item in numbers])
+        if reduction in ("sum", "product"):
+            return whole * ranks if reduction == "sum" else whole**ranks
+        return whole if reduction in ("avg", "max", "min", "band", "bor") else None
+
+
+def taken_for_alike(kind: str) -> Limit:
+    """What is said of a program that may decide by numbers that ranks exchange."""
+    return Limit(
+        f"ranks exchange numbers that the program may decide by ({kind}): the others are taken to give what this "
+        "one gives",
+        kind="branch",
+    )
+
+
+def _part(row: Collective, args: Any, numbers: list[torch.Tensor], ranks: int, place: int) -> torch.Tensor:
+    """What a rank gives to the one in its own place."""
+    if len(numbers) > 1:
+        return numbers[place]
+    rows = list(args[row.splits] or ()) if row.splits is not None else []
+    if rows:
+        return torch.split(numbers[0], rows)[place]
+    return numbers[0].flatten().view(ranks, -1)[place]
+
+
+def _fill(known: Any, filled: list[Any], numbers: torch.Tensor | None) -> None:
+    """Let tensors that a collective has written have the numbers that it left."""
+    if numbers is None or sum(item.numel() for item in filled) != numbers.numel():
+        for item in filled:
+            known.forget(item)
         return
-    for item in filled:
-        known.forget(item)
+    parts = numbers.split([item.numel() for item in filled])
+    with torch._C._DisableTorchDispatch(), without_gradients():
+        for item, part in zip(filled, parts):
+            target = known.of(item)
+            if target is not None:
+                target.copy_(part.view(target.shape))
 
 
 @context
@@ -160,10 +242,71 @@ def as_ranks_see(undo: Undo, fake: Any, shapes: StageShapes | None) -> None:
     for name in [name for name in modules if name == FUNCTIONAL or name.startswith(TENSORS)]:
         if "_are_we_tracing" in vars(modules[name]):
             undo.set(modules[name], "_are_we_tracing", not_tracing)
+    # memory without numbers has no address, and is there all the same
+    allocated = leave_alone(lambda tensor: tensor.untyped_storage().nbytes() > 0)
+    for name in [name for name in modules if name == UTILITIES or name.startswith(FLAT)]:
+        if "_data_ptr_allocated" in vars(modules[name]):
+            undo.set(modules[name], "_data_ptr_allocated", allocated)
+    _look_once(undo, modules)
     if REPLICAS in modules:
         _replicate(undo, modules[REPLICAS], fake)
     if SCHEDULES in modules:
         _pass_shapes_on(undo, modules[SCHEDULES], modules[STAGES], shapes or StageShapes())
+
+
+class Chunks(Sequence[torch.Tensor]):
+    """The parts of a tensor as torch.chunk cuts it, empty ones at the end; each is made when it is asked for.
+
+    >>> parts = Chunks(torch.arange(5), 4, 0)
+    >>> [part.tolist() for part in parts], parts[-4].tolist()
+    ([[0, 1], [2, 3], [4], []], [0, 1])
+    """
+
+    def __init__(self, tensor: torch.Tensor, count: int, dim: int) -> None:
+        self._tensor, self._count, self._dim = tensor, count, dim
+        self._size = tensor.size(dim)
+        self._step = -(-self._size // count)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[place] for place in range(*index.indices(self._count))]
+        place = operator.index(index)
+        place += self._count if place < 0 else 0
+        if not 0 <= place < self._count:
+            raise IndexError(f"part {index} of {self._count}")
+        start = place * self._step
+        if self._size and start >= self._size:
+            return self._tensor.new_empty(0)
+        return self._tensor.narrow(self._dim, start, min(self._step, self._size - start))
+
+
+def _look_once(undo: Undo, modules: Mapping[str, Any]) -> None:
+    """What torch works out for each rank, or for each pair of parameters, though it needs one of them."""
+    shards = modules.get(SHARDS)
+    if hasattr(shards, "_chunk_with_empty"):
+        undo.set(shards, "_chunk_with_empty", Chunks)
+    propagation = modules.get(PROPAGATION)
+    original = getattr(propagation, "_propagate_use_strided_shard_flag", None)
+    if original is None:
+        return
+    last: list[Any] = [None, None]
+
+    @leave_alone
+    def propagate_flag(strategy: Any, schema: Any) -> None:
+        # for an optimizer's step it is asked once per parameter, and looks at all parameters each time
+        if last[0] is not schema:
+            specs = {
+                spec.use_strided_shard_as_shard_order: spec
+                for spec in reversed(schema.args_spec)
+                if any(type(placement).__name__ == STRIDED for placement in spec.placements)
+            }
+            last[:] = schema, SimpleNamespace(args_spec=tuple(reversed(specs.values())))
+        original(strategy, last[1])
+
+    undo.set(propagation, "_propagate_use_strided_shard_flag", propagate_flag)
 
 
 def _exchange_objects(undo: Undo, c10d: Any, fake: Any) -> None:
@@ -178,7 +321,8 @@ def _exchange_objects(undo: Undo, c10d: Any, fake: Any) -> None:
     @leave_alone
     def to_object(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         real = fake.below.known.of(fake.twins.of(tensor))
-        if real is None:
+        # memory into which nobody has sent anything
+        if real is None or not real.any():
             raise CaptureFailed(
                 "an object that another rank sends is not known in a run by shapes; trace without fake=True"
             )
@@ -273,12 +417,18 @@ class Building:
         """Models in DistributedDataParallel."""
         self.flat: list[torch.nn.Module] = []
         """Models in FullyShardedDataParallel, whose ranks have other parts of other parameters."""
+        self.sharded: list[Any] = []
+        """Groups of parameters of ``fully_shard``."""
         self.pipelines: list[Any] = []
         """Schedules of pipelines."""
         self.axes: set[str] = set()
         """The axes of the mesh on which it asked for its place."""
         self.asked_rank: str | None = None
         """The line that asked for the number of its rank among all, where one did."""
+
+    def state(self) -> tuple[Any, ...]:
+        """What a first step may leave otherwise than it found it, so that the next one does something else."""
+        return len(self.replicas), [group._sharded_state for group in self.sharded]
 
 
 @context
@@ -304,6 +454,7 @@ def watched(undo: Undo, building: Building, axes: Mapping[frozenset[int], str]) 
     counted(torch.optim.Optimizer, building.optimizers.append)
     counted(DistributedDataParallel, building.replicas.append)
     counted(FullyShardedDataParallel, building.flat.append)
+    counted(sys.modules[SHARDED].FSDPParamGroup, building.sharded.append)
     counted(sys.modules[SCHEDULES]._PipelineSchedule, building.pipelines.append)
     inside, coordinate = c10d._rank_not_in_group, DeviceMesh.get_coordinate
 

@@ -26,16 +26,50 @@ class TensorVersion(NamedTuple):
     address: int
 
 
-class Escape(NamedTuple):
-    """A tensor that left for Python without an operation, by ``tolist()``, ``numpy()`` or an array protocol."""
+class Geometry(NamedTuple):
+    """How a tensor lies on its memory."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+
+@dataclass
+class Escape:
+    """A tensor that left for Python without an operation: as numbers, as an array, as an address, as text."""
 
     method: str
-    # its value, -1 where no operation of the run had it
     value: int
-    # its block of memory, -1 where no operation touched it
+    """Its value, -1 where no operation of the run had it."""
     storage: int
-    # the names of the inputs on whose memory it lies
-    inputs: tuple[str, ...]
+    """Its block of memory, -1 where no operation touched it."""
+    site: int
+    """The user's line, as the recorder numbers it."""
+    after: int
+    """How many operations had run."""
+    shares: bool
+    """Whether what it left as lies on the tensor's own memory."""
+    address: int = 0
+    """Of its memory, 0 where it has none that is plain."""
+    geometry: Geometry | None = None
+    """How it lies there; None where all of the memory left."""
+    digest: bytes | None = None
+    """Of what left; None where that cannot be read."""
+    written: bool = False
+    """Whether somebody wrote to the memory through what it left as."""
+    inputs: tuple[str, ...] = ()
+    """The names of the inputs on whose memory it lies."""
+    where: str = ""
+    """The user's line, in words."""
+
+
+class Raised(NamedTuple):
+    """An operation that raised, after which the program may have gone on."""
+
+    op: str
+    # what it was given
+    values: tuple[int, ...]
     # the user's line, in words
     where: str
 
@@ -60,6 +94,12 @@ class KeptTensors:
     """Values that left for Python (what ``.item()`` or a branch on a tensor saw), by node number."""
     escapes: list[Escape] = field(default_factory=list)
     """Tensors that left for Python without an operation."""
+    raised: list[Raised] = field(default_factory=list)
+    """Operations that raised."""
+    overlaps: list[tuple[int, int]] = field(default_factory=list)
+    """Pairs of blocks that are two to torch and lie on the same bytes."""
+    inputs: dict[str, tuple[int, Geometry]] = field(default_factory=dict)
+    """The block of each input that lies on plain memory the run touched, and how it lies there."""
     given: dict[int, Any] = field(default_factory=dict)
     """What each call of a module was given, ``(args, kwargs)`` as a form of values, by scope number."""
     returned: dict[int, Any] = field(default_factory=dict)

@@ -6,9 +6,11 @@ Nothing of the model is wrapped or copied, so that inputs of any size, branches,
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from functools import wraps
 from typing import Any, NamedTuple
 
 import torch
@@ -23,6 +25,18 @@ from torch_vis.capture.edits import (
     same_form,
     sliced,
     takes_first,
+)
+from torch_vis.capture.modes import put_on, without_gradients
+from torch_vis.capture.undo import (
+    LEAVE,
+    MISSING,
+    Context,
+    Setting,
+    Shared,
+    Undo,
+    hook_calls,
+    is_open,
+    undo_in_child,
 )
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.query.selector import (
@@ -44,7 +58,9 @@ from torch_vis.graph.query.selector import (
 )
 from torch_vis.ops.schemas import argument_names as schema_names
 
-Handle = Any
+OTHER_THREADS = (
+    "calls of the model on other threads: operations and edges are met on the thread that entered the block"
+)
 
 
 class LiveModule(NamedTuple):
@@ -143,11 +159,10 @@ class OperationTap:
         self.sent: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.acted = 0
 
-    def reset(self) -> None:
-        """Forget the calls of a run."""
+    def forget(self) -> None:
+        """Let go of the calls of a run."""
         self.open.clear()
         self.sent.clear()
-        self.acted = 0
 
 
 class TapMode(TorchDispatchMode):
@@ -158,28 +173,38 @@ class TapMode(TorchDispatchMode):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.taps, self.keep, self.act = taps, keep, act
+        # a mode is of one thread, and hooks are of all
+        self.thread = threading.get_ident()
+        self.other_threads = False
         self._names: dict[Any, tuple[str, ...]] = {}
 
-    def handles(self) -> Iterator[Any]:
-        """Hooks that say which calls are going on."""
+    def hook(self, undo: Undo) -> None:
+        """Have hooks say which calls are going on."""
         for tap in self.taps:
             for owner in tap.owners if tap.owners is not None else [tap.root]:
                 if owner is None:
                     continue
-                yield owner.register_forward_pre_hook(self._entering(tap), prepend=True)
-                yield owner.register_forward_hook(self._leaving(tap), always_call=True)
+                hook_calls(undo, owner, self._entering(tap), before=True, prepend=True)
+                hook_calls(undo, owner, self._leaving(tap), always_call=True)
             if tap.sender is not None:
-                yield tap.sender.register_forward_hook(self._sending(tap))
+                hook_calls(undo, tap.sender, self._sending(tap))
+
+    def _is_met(self) -> bool:
+        """Whether this is the thread that the mode is on."""
+        is_met = threading.get_ident() == self.thread
+        self.other_threads = self.other_threads or not is_met
+        return is_met
 
     def _entering(self, tap: OperationTap) -> Callable[..., None]:
         def enter(module: torch.nn.Module, _: Any) -> None:
-            tap.open.append([module, -1])
+            if self._is_met():
+                tap.open.append([module, -1])
 
         return enter
 
     def _leaving(self, tap: OperationTap) -> Callable[..., None]:
         def leave(module: torch.nn.Module, _: Any, __: Any) -> None:
-            if tap.open:
+            if self._is_met() and tap.open:
                 tap.open.pop()
 
         return leave
@@ -187,13 +212,13 @@ class TapMode(TorchDispatchMode):
     def _sending(self, tap: OperationTap) -> Callable[..., None]:
         def send(_: Any, __: Any, output: Any) -> None:
             tensors = [tensor for _, tensor in named_tensors(output)]
-            if not tensors:
+            if not tensors or not self._is_met():
                 return
             place = EditPlace(tap.name)
             if tap.by is None or (not callable(tap.by) and not isinstance(tap.by, torch.Tensor)):
                 tap.sent = [(tensors[0], tensors[0])]
                 return
-            with torch.no_grad():
+            with without_gradients():
                 old = tensors[0].detach()
                 new = changed(old, tap.by, place, tap.branch.index)
                 # a block with the same geometry, so that views of the old one are views of the new one
@@ -334,7 +359,7 @@ class TapMode(TorchDispatchMode):
         return (*args[:at], new, *args[at + 1 :])
 
 
-class Live:
+class Live(Context["Live"]):
     """Keeps and replaces activations while a model runs, for as long as it is entered.
 
     >>> import torch, torch_vis as tv
@@ -389,7 +414,8 @@ class Live:
             for item in _listed(until):
                 self._add(item, STOP)
             self._until = [*self._taps[before[0] :], *self._operations[before[1] :]]
-        self._stack: ExitStack | None = None
+        self._mode: TapMode | None = None
+        self._process = 0
         self._reached: set[int] = set()
 
     # ---------------------------------------------------------------- what is selected
@@ -523,52 +549,50 @@ class Live:
 
     # ---------------------------------------------------------------- hooks
 
-    def __enter__(self) -> Live:
-        if self._stack is not None:
-            raise UsageError("this live run is entered already; make another with tv.live(…)")
+    __exit__ = LEAVE
+
+    def _begin(self, undo: Undo) -> Live:
         if torch.compiler.is_compiling():
             raise UsageError("live() cannot be used inside a function that torch.compile compiles")
         self.kept.clear()
-        self.limits, self.calls = (), 0
-        with ExitStack() as stack:
-            self._leave_compiled(stack)
-            stack.callback(self._reset)
-            for tap in self._taps:
-                stack.callback(self._hooked(tap).remove)
-            first = self.model.register_forward_pre_hook(self._begins, prepend=True)
-            stack.callback(first.remove)
-            if self._until:
-                self._wrap_forward(stack)
-            if self._operations:
-                mode = TapMode(self._operations, self._keep, self._act)
-                for handle in mode.handles():
-                    stack.callback(handle.remove)
-                stack.enter_context(mode)
-            self._stack = stack.pop_all()
+        self.limits, self.calls, self._process, self._mode = (), 0, os.getpid(), None
+        self._reset()
+        undo_in_child(undo)
+        self._leave_compiled(undo)
+        undo.add(self._let_go)
+        for tap in self._taps:
+            self._hook(undo, tap)
+        hook_calls(undo, self.model, self._begins, before=True, prepend=True)
+        if self._until:
+            _let_stop(undo, self)
+        if self._operations:
+            self._mode = TapMode(self._operations, self._keep, self._act)
+            self._mode.hook(undo)
+            put_on(undo, self._mode)
         return self
 
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> bool:
-        assert self._stack is not None
-        stack, self._stack = self._stack, None
-        acted = [(tap.key, tap.by, tap.acted) for tap in (*self._taps, *self._operations)]
-        stack.close()
-        if isinstance(error, Stopped):
+    def _ended(self, error: BaseException | None) -> bool:
+        if self._mode is not None and self._mode.other_threads:
+            self.limits += (OTHER_THREADS,)
+        if isinstance(error, Stopped) and error.args[0] is self:
             return True
-        if error is None and self.calls:
-            self._refuse_idle(acted)
+        # a forked child has neither hooks nor calls
+        if error is None and self.calls and self._process == os.getpid():
+            self._refuse_idle([(tap.key, tap.by, tap.acted) for tap in (*self._taps, *self._operations)])
         return False
 
     def _refuse_idle(self, acted: list[tuple[str, Any, int]]) -> None:
         """Raise for a selector that met nothing though the model ran."""
         for key in dict.fromkeys(key for key, by, _ in acted if by is not STOP):
             if not any(times for other, _, times in acted if other == key):
-                what = "replaced" if any(by is not None for other, by, _ in acted if other == key) else "kept"
+                is_changed = any(by is not None and by is not STOP for other, by, _ in acted if other == key)
+                what = "replaced" if is_changed else "kept"
                 raise UsageError(
                     f"nothing was {what} at {key!r}: the model was called {self.calls} time"
                     f"{'s' if self.calls != 1 else ''}, and no such call, operation or gradient came by"
                 )
 
-    def _leave_compiled(self, stack: ExitStack) -> None:
+    def _leave_compiled(self, undo: Undo) -> None:
         """Let compiled code run as it was written, so that its modules can be seen; say so where there is some."""
         modules = [row.module for row in self._rows]
         compiled = any(getattr(module, "_compiled_call_impl", None) is not None for module in modules)
@@ -578,13 +602,12 @@ class Live:
             or any(type(module).__name__ == "OptimizedModule" for module in modules)
         )
         if compiled or "torch._dynamo" in sys.modules:
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            _AS_WRITTEN.take(undo, self)
         if (
             any(tap.weight is not None for tap in self._operations)
             and torch.backends.mha.get_fastpath_enabled()
         ):
-            torch.backends.mha.set_fastpath_enabled(False)
-            stack.callback(torch.backends.mha.set_fastpath_enabled, True)
+            _IN_PARTS.take(undo, self)
             self.limits += (
                 "the fused fast path of MultiheadAttention was not taken, so that its heads can be met",
             )
@@ -598,7 +621,13 @@ class Live:
             tap.within = tap.total = -1
             tap.acted = 0
         for operation in self._operations:
-            operation.reset()
+            operation.acted = 0
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Forget the calls that were going on."""
+        for operation in self._operations:
+            operation.forget()
 
     def _begins(self, *_: Any) -> None:
         """A call of the model begins."""
@@ -607,30 +636,7 @@ class Live:
         for tap in self._taps:
             tap.within = -1
 
-    def _wrap_forward(self, stack: ExitStack) -> None:
-        """Let a call of the model end where it is stopped; it then returns None."""
-        model = self.model
-        before = model.__dict__.get("forward", self)
-        forward = model.forward
-
-        def stopping(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return forward(*args, **kwargs)
-            except Stopped as stopped:
-                if stopped.args[0] is not self:
-                    raise
-                return None
-
-        def restore() -> None:
-            if before is self:
-                model.__dict__.pop("forward", None)
-            else:
-                model.__dict__["forward"] = before
-
-        stack.callback(restore)
-        model.__dict__["forward"] = stopping
-
-    def _hooked(self, tap: Tap) -> Handle:
+    def _hook(self, undo: Undo, tap: Tap) -> None:
         if tap.port == "input":
             positions = argument_names(tap.module)
 
@@ -644,7 +650,8 @@ class Live:
                     return None
                 return tuple(new[name] for name in names), {name: new[name] for name in kwargs}
 
-            return tap.module.register_forward_pre_hook(before, with_kwargs=True)
+            hook_calls(undo, tap.module, before, before=True, with_kwargs=True)
+            return
 
         def after(_: Any, __: Any, output: Any) -> Any:
             if not tap.due():
@@ -655,7 +662,7 @@ class Live:
             new = self._at(tap, output)
             return None if new is output else new
 
-        return tap.module.register_forward_hook(after)
+        hook_calls(undo, tap.module, after)
 
     def _await_gradient(self, tap: Tap, output: Any) -> None:
         """Meet the gradient of what a call returned when backward comes by."""
@@ -664,6 +671,9 @@ class Live:
         place = EditPlace(tap.name, tap.total)
 
         def meet(gradient: torch.Tensor) -> torch.Tensor | None:
+            # the user may hold the output, and go backward from it when the block is over
+            if not is_open(self):
+                return None
             tap.acted += 1
             part = tap.part(gradient)
             if tap.by is None or tap.by is STOP:
@@ -743,6 +753,71 @@ class Live:
 STOP = object()  # stands for a replacement at a place that only ends the call
 
 
+def _let_stop(undo: Undo, live: Live) -> None:
+    """Let calls of the model end where they are stopped; they then return None.
+
+    Several may need that at once, and end in any order: one function stands for ``forward`` until the last has ended.
+    """
+    model = live.model
+    own = model.__dict__.get("forward", MISSING)
+    lives: dict[int, Live] | None = getattr(own, "torch_vis_lives", None)
+    stopping: Any = own
+    if lives is None:
+        lives = {}
+        stopping = _stopping(model.forward, lives)
+        stopping.torch_vis_lives, stopping.torch_vis_own = lives, own
+    undo.add(_stop_no_more, model, stopping, live)
+    lives[id(live)] = live
+    model.__dict__["forward"] = stopping
+
+
+def _stopping(forward: Callable[..., Any], lives: dict[int, Live]) -> Any:
+    @wraps(forward)
+    def stopping(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return forward(*args, **kwargs)
+        except Stopped as stopped:
+            if id(stopped.args[0]) not in lives:
+                raise
+            return None
+
+    return stopping
+
+
+def _stop_no_more(model: torch.nn.Module, stopping: Any, live: Live) -> None:
+    stopping.torch_vis_lives.pop(id(live), None)
+    # not where somebody has put another around it, which then calls one that does nothing
+    own = stopping.torch_vis_own
+    if not stopping.torch_vis_lives and model.__dict__.get("forward") is stopping:
+        if own is MISSING:
+            model.__dict__.pop("forward", None)
+        else:
+            model.__dict__["forward"] = own
+
+
+def _stance() -> Any:
+    import torch._dynamo.eval_frame
+
+    return torch._dynamo.eval_frame._stance
+
+
+def _set_stance(stance: Any) -> None:
+    import torch._dynamo.eval_frame
+
+    torch._dynamo.eval_frame._set_stance(stance)
+
+
+def _force_eager(stance: Any) -> Any:
+    return type(stance)("force_eager")
+
+
+# for as long as any live run has need of it
+_AS_WRITTEN = Shared(Setting(_stance, _set_stance, _force_eager))
+_IN_PARTS = Shared(
+    Setting(torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled, lambda _: False)
+)
+
+
 def live(
     model: torch.nn.Module,
     *,
@@ -759,7 +834,8 @@ def live(
     after what it selects, or with ``until=True`` when all that ``keep`` asks for is there; such a call returns None.
     What is kept is a copy without gradients; with ``differentiable=True`` it is the tensor itself, with its history.
     Replacements take part in autograd as any hook's do. Compiled modules run as written meanwhile, and ``run.limits``
-    says so. When the block ends, nothing is left behind.
+    says so. It acts on every call of the model while the block runs, by whichever thread or task. When the block ends,
+    nothing is left behind.
 
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())

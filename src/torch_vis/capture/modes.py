@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import threading
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,10 @@ FLAGS = (
     "_is_in_non_infra_torch_dispatch_mode",
     "_is_in_any_mode_without_ignore_compile_internals",
 )
+
+
+# what torch excludes so that no mode hears of anything
+OF_MODES = ("Python", "PythonTLSSnapshot")
 
 
 class DispatchModes:
@@ -152,6 +157,11 @@ def _flags_of(modes: list[Any]) -> dict[str, bool]:
 
 def put_on(undo: Undo, mode: Any) -> None:
     """Put a mode on this thread, to be taken off wherever it lies by then."""
+    # a signal handler may come where others have turned all modes off for a moment
+    for key in OF_MODES:
+        if torch._C._dispatch_tls_is_dispatch_key_excluded(key):
+            undo.add(torch._C._dispatch_tls_set_dispatch_key_excluded, key, True)
+            torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
     undo.add(ModeStep(mode))
     mode.__enter__()
 
@@ -190,10 +200,14 @@ def functions_aside(undo: Undo) -> None:
 
 
 @context
-def without_gradients(undo: Undo) -> None:
-    """As ``torch.no_grad()``."""
+def gradients(undo: Undo, enabled: bool) -> None:
+    """As ``torch.set_grad_enabled``, which an interrupt can leave without its end."""
     undo.add(torch._C._set_grad_enabled, torch.is_grad_enabled())
-    torch._C._set_grad_enabled(False)
+    torch._C._set_grad_enabled(enabled)
+
+
+without_gradients = partial(gradients, False)
+with_gradients = partial(gradients, True)
 
 
 def keep_gradients(undo: Undo) -> None:

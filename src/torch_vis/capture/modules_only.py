@@ -20,8 +20,9 @@ from torch_vis.capture.containers import named_tensors
 from torch_vis.capture.recording.module_calls import ModuleCalls
 from torch_vis.capture.recording.recorder import Recorder, clock
 from torch_vis.capture.session import Capture, CapturedRun
-from torch_vis.capture.tensor_contents import ElementStats, contents_of, maps_of
+from torch_vis.capture.tensor_contents import contents_of, maps_of
 from torch_vis.capture.undo import Context, Undo
+from torch_vis.graph.metrics import ElementStats
 from torch_vis.graph.record import Limit
 
 Shape = tuple[int, ...] | None  # None: a tensor without one shape, such as a nested one

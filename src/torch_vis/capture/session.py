@@ -19,7 +19,7 @@ from torch_vis.capture.assembling.assemble import Assembly, NamedTensor, ResultT
 from torch_vis.capture.assembling.limits import describe_limits, packed_weights
 from torch_vis.capture.assembling.log import with_stored
 from torch_vis.capture.containers import Form, argument_names, named_tensors, renumbered
-from torch_vis.capture.kept_tensors import Escape, KeptTensors, version_of
+from torch_vis.capture.kept_tensors import Geometry, KeptTensors, Raised, version_of
 from torch_vis.capture.modes import keep_gradients, put_on
 from torch_vis.capture.recording import inductor_calls
 from torch_vis.capture.recording.collectives import land_rest
@@ -28,6 +28,7 @@ from torch_vis.capture.recording.function_calls import FunctionScopes
 from torch_vis.capture.recording.module_calls import ModuleCalls, running_codes
 from torch_vis.capture.recording.recorder import CallForms, Recorder, clock
 from torch_vis.capture.recording.source_lines import resolve
+from torch_vis.capture.recording.tensors import overlapping_memory, settle_lent
 from torch_vis.capture.settings import module_settings
 from torch_vis.capture.undo import Context, Undo, heard
 from torch_vis.errors import NothingToDifferentiate
@@ -38,6 +39,13 @@ from torch_vis.graph.record import SUMMED_OUTPUTS, Run
 from torch_vis.graph.schema import Placement, Role
 from torch_vis.graph.text import and_more
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+# a process that takes the processor from another has it for so long at most, as a rule, and leaves it other caches
+LONGEST_TURN_NS, RETURN_NS = 100_000_000, 1_000_000
 # a module whose parameters and parts get names, and the prefix of all these names
 Root = tuple[str, torch.nn.Module]
 
@@ -50,6 +58,27 @@ class SubstituteMode(Protocol):
 
     def memory_of(self, storage: torch.UntypedStorage) -> torch.UntypedStorage:
         """The memory that such tensors lie on in place of some of the user's."""
+
+
+class OnProcessor(NamedTuple):
+    """How long this thread has run so far, and how often others took the processor from it."""
+
+    time_ns: int
+    interruptions: int
+
+    @classmethod
+    def now(cls) -> OnProcessor:
+        """As of now; where the system does not count interruptions, there are none."""
+        who = getattr(resource, "RUSAGE_THREAD", None)
+        count = 0 if resource is None or who is None else resource.getrusage(who).ru_nivcsw
+        return cls(time.thread_time_ns(), count)
+
+    def interrupted_ns(self, wall_ns: int) -> int:
+        """How much of the time since then others may have had the processor."""
+        then = OnProcessor.now()
+        away = max(wall_ns - (then.time_ns - self.time_ns), 0)
+        turns = then.interruptions - self.interruptions
+        return min(away, turns * LONGEST_TURN_NS) + turns * RETURN_NS
 
 
 class CapturedRun(NamedTuple):
@@ -104,6 +133,7 @@ class Capture(Context["Capture"]):
         self.error: BaseException | None = None
         self.compile_ns = 0
         self.ended = 0
+        self.interrupted_ns = 0
 
     def _begin(self, undo: Undo) -> Capture:
         rec = self.recorder
@@ -119,6 +149,8 @@ class Capture(Context["Capture"]):
         # above the recorder, which then sees only the substitutes
         if self.substitutes is not None:
             put_on(undo, self.substitutes)
+        # before the step that asks for it, which an interrupt may bring on at once
+        self._on_processor = OnProcessor.now()
         undo.add(self._close, inductor_calls.compile_ns())
         rec.scopes[0][2] = clock()
         return self
@@ -126,6 +158,7 @@ class Capture(Context["Capture"]):
     def _close(self, compiled_before: int) -> None:
         """The recording is over, before the modes are taken off."""
         self.ended = clock()
+        self.interrupted_ns = self._on_processor.interrupted_ns(self.ended - self.recorder.scopes[0][2])
         land_rest(self.recorder)
         self.compile_ns = inductor_calls.compile_ns() - compiled_before
         self.recorder.close()
@@ -374,20 +407,41 @@ class Capture(Context["Capture"]):
             rec.kept.given[scope] = Form(dict, tuple(keys), (*positional.parts, *named.parts))
 
     def _keep_escapes(self, assembly: Assembly) -> None:
-        """Keep which tensors left for Python unseen, and which inputs they were or lay on."""
+        """Keep where inputs lie, and say of tensors that left for Python which values and inputs they were."""
         rec, number = self.recorder, self._value(assembly)
+        settle_lent(rec)
+        kept = rec.kept
         addresses = {}
         for name, tensor in self.inputs:
             try:
-                addresses[name] = tensor.untyped_storage()._cdata
+                address = addresses[name] = tensor.untyped_storage()._cdata
+                block = rec.storages.get(address)
+                if block is not None and tensor.layout is torch.strided:
+                    geometry = Geometry(
+                        tensor.dtype,
+                        tuple(tensor.shape),
+                        tuple(tensor.stride()),
+                        int(tensor.storage_offset()),
+                    )
+                    kept.inputs[name] = block.number, geometry
             except (RuntimeError, NotImplementedError):
                 continue
-        for method, value, storage, address, site in rec.array_escapes:
-            known = None if value < 0 else number(value)
-            value = -1 if known is None else known
-            inputs = tuple(name for name, other in addresses.items() if address and other == address)
-            where = "an unknown line" if site < 0 else str(resolve(*rec.sites[site]))
-            rec.kept.escapes.append(Escape(method, value, storage, inputs, where))
+        for escape in kept.escapes:
+            known = None if escape.value < 0 else number(escape.value)
+            escape.value = -1 if known is None else known
+            block = rec.storages.get(escape.address)
+            # what is from outside is alive, so the address is its own
+            if escape.storage < 0 and block is not None and block.number in kept.storages:
+                escape.storage = block.number
+            escape.inputs = tuple(name for name, other in addresses.items() if other == escape.address)
+            escape.where = self._line(escape.site)
+        for op, values, site in rec.raised:
+            numbers = (number(value) for value in values)
+            kept.raised.append(Raised(op, tuple(n for n in numbers if n is not None), self._line(site)))
+        kept.overlaps = overlapping_memory(rec)
+
+    def _line(self, site: int) -> str:
+        return "an unknown line" if site < 0 else str(resolve(*self.recorder.sites[site]))
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """Every parameter of the roots, tied ones once, ones without a shape yet left out."""
@@ -435,8 +489,10 @@ class Capture(Context["Capture"]):
         if "scope_time_ns" not in assembly.metrics:
             return {"wall_ns": wall, "overhead_ns": self.recorder.overhead}
         run = int(assembly.metrics["scope_time_ns"].values[0])
-        error = {"overhead_error_ns": assembly.time_error_ns} if assembly.time_error_ns else {}
-        return {"wall_ns": wall, "overhead_ns": wall - run, **error}
+        # up to all that the recorder did not measure as its own
+        more = wall - self.recorder.overhead - run
+        error = max(assembly.time_error_ns + self.interrupted_ns, more)
+        return {"wall_ns": wall, "overhead_ns": wall - run, **({"overhead_error_ns": error} if error else {})}
 
 
 def _join(prefix: str, name: str) -> str:

@@ -11,7 +11,6 @@ import functools
 import gc
 import random
 import sys
-import warnings
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -28,7 +27,7 @@ from torch_vis.capture.kept_tensors import KeptTensors, copy_of, version_of
 from torch_vis.capture.modes import put_on, without_gradients
 from torch_vis.capture.recording.dispatch_mode import RecordMode, is_wrapper
 from torch_vis.capture.recording.recorder import Recorder, flat_tensors
-from torch_vis.capture.undo import Context, Undo, context
+from torch_vis.capture.undo import Context, Undo, context, without_warnings
 from torch_vis.errors import UsageError
 from torch_vis.ops.higher_order import INLINED
 
@@ -88,8 +87,7 @@ class StateSnapshot(Context["StateSnapshot"]):
         self._names: list[tuple[dict[str, Any], str, Any]] = []
         self._containers = ContainerStates(restore_classes=lazy)
         # Merely asking some tensors for an attribute warns.
-        with torch._C.DisableTorchFunctionSubclass(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with torch._C.DisableTorchFunctionSubclass(), without_warnings():
             self.states: list[TensorState] = []
             for name, tensor in tensors:
                 self._note_tensor(name, tensor)

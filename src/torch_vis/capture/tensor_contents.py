@@ -10,26 +10,10 @@ from numpy.typing import NDArray
 
 from torch_vis.capture.modes import functions_aside, modes_aside, without_gradients
 from torch_vis.capture.undo import Undo, context
+from torch_vis.graph.metrics import ElementStats
 
 MAPS = 16  # pictures of one tensor, at most
 MAP_SIZE = 32  # rows and columns of one picture, at most
-
-
-class ElementStats(NamedTuple):
-    """Figures over the finite elements of a tensor, and how many elements are not finite.
-
-    Of complex numbers it is the magnitudes. All figures are None where no element is finite. ``std`` is that of the
-    elements as they are, not an estimate for others.
-    """
-
-    min: float | None
-    max: float | None
-    mean: float | None
-    std: float | None
-    zeros: int
-    nans: int
-    infs: int
-    numel: int
 
 
 class ElementCounts(NamedTuple):
@@ -67,6 +51,17 @@ def contents_of(tensor: torch.Tensor) -> ElementStats | None:
         std, mean = torch.std_mean(flat, correction=0)
         figures = (float(low), float(high), float(mean), float(std))
         return ElementStats(*figures, zeros, nans, infs, total)
+
+
+def norm_of(tensor: torch.Tensor) -> float | None:
+    """The Euclidean norm of all elements; None for a tensor without elements to look at.
+
+    >>> norm_of(torch.tensor([3.0, 4.0])), norm_of(torch.empty(2, device="meta"))
+    (5.0, None)
+    """
+    with unseen():
+        flat = elements(tensor)
+        return None if flat is None else float(torch.linalg.vector_norm(flat))
 
 
 def histogram_of(tensor: torch.Tensor, bins: int = 40) -> ElementCounts | None:
@@ -131,7 +126,8 @@ def readable(tensor: torch.Tensor) -> torch.Tensor | None:
     if plain.is_quantized:
         plain = plain.dequantize()
     if plain.layout == torch.sparse_coo:
-        plain = plain._values()
+        # an element that is stored in parts is their sum
+        plain = plain.coalesce().values()
     elif plain.layout != torch.strided:
         plain = plain.values()
     if plain.is_complex():

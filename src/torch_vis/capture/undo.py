@@ -22,6 +22,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from functools import partial, wraps
@@ -111,8 +112,14 @@ class Passage(io.IOBase, Generic[T]):
     close: Callable[[], None]
     __enter__: Any = _Method("enter")
 
-    def __init__(self, around: Generator[T, None, None]) -> None:
-        self._around = around
+    def __init__(
+        self,
+        begin: Callable[[Undo], T],
+        ended: Callable[[BaseException | None], bool | None] | None = None,
+    ) -> None:
+        # not empty once the block is left and its exception is to go no further
+        self._outcome: list[bool] = []
+        self._around = around = _around(begin, ended, self._outcome)
         self._next: Callable[[], T] = partial(next, around)
         self.close = around.close
 
@@ -120,6 +127,11 @@ class Passage(io.IOBase, Generic[T]):
     def enter(self) -> Callable[[], T]:
         """What enters the block, a function in C."""
         return _refuse if self.is_open else self._next
+
+    @property
+    def leave(self) -> Callable[..., Any]:
+        """What leaves the block and says whether its exception goes no further, a function in C."""
+        return _Exit(self, partial(next, self._around, self._outcome)).__exit__
 
     @property
     def is_open(self) -> bool:
@@ -130,6 +142,18 @@ class Passage(io.IOBase, Generic[T]):
     def is_over(self) -> bool:
         """Whether the block has been left."""
         return inspect.getgeneratorstate(self._around) == inspect.GEN_CLOSED
+
+
+class _Exit(io.IOBase):
+    """Calls a function at the end of a block, and tells ``with`` what it returned: a file's ``__exit__`` does."""
+
+    # so that nothing is called when it is dropped
+    closed = True
+
+    def __init__(self, passage: Passage[Any], function: Callable[[], Any]) -> None:
+        # held, for it leaves the block when nobody holds it
+        self._passage = passage
+        self.close = function  # type: ignore[method-assign]
 
 
 def _refuse() -> Any:
@@ -143,15 +167,23 @@ class Context(Generic[T]):
         """Do it; what comes back is what ``as`` names."""
         raise NotImplementedError
 
-    def _ended(self, error: BaseException | None) -> None:
-        """Everything is undone, after the exception that ended the block, if one did."""
+    def _ended(self, error: BaseException | None) -> bool | None:
+        """Everything is undone, after the exception that ended the block, if one did.
+
+        Where ``__exit__`` is ``LEAVE``, True keeps that exception from going on.
+        """
+        return None
 
     def _new_passage(self) -> Passage[T]:
         """One way through the block."""
-        return Passage(_around(self._begin, self._ended))
+        return Passage(self._begin, self._ended)
 
     __enter__: Any = _Method("enter")
     __exit__: Any = _Method("__exit__")
+
+
+# the ``__exit__`` of a context that can keep an exception of its own from going on
+LEAVE: Any = _Method("leave")
 
 
 def passage_of(context: Any) -> Passage[Any]:
@@ -171,7 +203,9 @@ def is_open(context: Context[Any]) -> bool:
 
 
 def _around(
-    begin: Callable[[Undo], T], ended: Callable[[BaseException | None], None] | None = None
+    begin: Callable[[Undo], T],
+    ended: Callable[[BaseException | None], bool | None] | None,
+    outcome: list[bool],
 ) -> Generator[T, None, None]:
     undo = Undo()
     handled = sys.exc_info()[1]
@@ -185,15 +219,27 @@ def _around(
             undo.run()
     # ``close`` raises it at the ``yield``
     except GeneratorExit as closing:
-        if ended is not None:
-            error = _cause(closing)
-            error = None if error is handled else error
-            try:
-                ended(error)
-            except Exception:
-                # what came of an interrupted block may not be whole, and the interrupt is what has to be heard of
-                if error is None or isinstance(error, Exception):
-                    raise
+        _end(ended, _cause(closing), handled)
+    # ``leave`` goes on after it, with the exception that ended the block at hand
+    else:
+        if _end(ended, sys.exc_info()[1], handled):
+            outcome.append(True)
+
+
+def _end(
+    ended: Callable[[BaseException | None], bool | None] | None,
+    error: BaseException | None,
+    handled: BaseException | None,
+) -> bool | None:
+    """Say that a block is over, and what ended it if that was not being handled before it began."""
+    error = None if error is handled else error
+    try:
+        return None if ended is None else ended(error)
+    except Exception:
+        # what came of an interrupted block may not be whole, and the interrupt is what has to be heard of
+        if error is None or isinstance(error, Exception):
+            raise
+        return None
 
 
 def _cause(error: BaseException | None) -> BaseException | None:
@@ -226,7 +272,7 @@ def context(begin: Callable[Concatenate[Undo, P], T]) -> Callable[P, Passage[T]]
 
     @wraps(begin)
     def made(*args: P.args, **kwargs: P.kwargs) -> Passage[T]:
-        return Passage(_around(lambda undo: begin(undo, *args, **kwargs)))
+        return Passage(lambda undo: begin(undo, *args, **kwargs))
 
     return made
 
@@ -248,6 +294,7 @@ class Part(Protocol):
 _lock = threading.RLock()
 _shared: list[Shared] = []
 _in_child: list[Callable[[], None]] = []
+_undone_in_child: dict[int, Undo] = {}
 
 
 class Shared:
@@ -412,6 +459,39 @@ def take_out(table: Any, function: Any) -> None:
                 table.remove(function)
 
 
+@context
+def without_warnings(undo: Undo) -> None:
+    """Nobody warns; as ``warnings.catch_warnings``, which an interrupt can leave without its end."""
+    # from the last to the first: the filters, then the note that they are others
+    undo.add(_note_filters)
+    undo.add(setattr, warnings, "filters", warnings.filters)
+    warnings.filters = list(warnings.filters)
+    warnings.simplefilter("ignore")
+
+
+def _note_filters() -> None:
+    getattr(warnings, "_filters_mutated", getattr(warnings, "_filters_mutated_lock_held", bool))()
+
+
+def hook_calls(
+    undo: Undo, module: Any, function: Callable[..., Any], *, before: bool = False, **options: Any
+) -> None:
+    """Have a function called before or after each call of a module; options are those of torch's own hooks."""
+    undo.add(_unhook, module, function)
+    (module.register_forward_pre_hook if before else module.register_forward_hook)(function, **options)
+
+
+def _unhook(module: Any, function: Any) -> None:
+    for hooks, *others in (
+        (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs),
+        (module._forward_hooks, module._forward_hooks_with_kwargs, module._forward_hooks_always_called),
+    ):
+        for key in [key for key, value in list(hooks.items()) if value is function]:
+            # the hook itself last, by which the others are found if this runs again
+            for table in (*others, hooks):
+                table.pop(key, None)
+
+
 # ---------------------------------------------------------------- signals
 
 
@@ -516,10 +596,19 @@ def in_child(function: Callable[[], None]) -> None:
     _in_child.append(function)
 
 
+def undo_in_child(undo: Undo) -> None:
+    """Have a block undone in every child that is forked while it runs."""
+    undo.add(_undone_in_child.pop, id(undo), None)
+    _undone_in_child[id(undo)] = undo
+
+
 def _forked() -> None:
     global _lock
     # another thread may have held it
     _lock = threading.RLock()
+    for undo in list(_undone_in_child.values()):
+        with suppress(Exception):
+            undo.run()
     for shared in _shared:
         shared.users.clear()
         shared.remove()

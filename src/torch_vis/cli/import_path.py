@@ -24,8 +24,8 @@ def find(target: str, kind: str) -> Any:
         names = candidates(module)
         from torch_vis.graph.text import and_more
 
-        there = f"; there are {and_more(names, MOST)}" if names else ""
-        raise UsageError(f"{target!r} names no {kind}: write {index}:NAME{there}")
+        known = f"; there are {and_more(names, MOST)}" if names else ""
+        raise UsageError(f"{target!r} names no {kind}: write {index}:NAME{known}")
     result: Any = module
     for part in attribute.split("."):
         if not hasattr(result, part):
@@ -102,7 +102,7 @@ def _where(error: BaseException) -> str:
     step = error.__traceback__
     while step is not None:
         file = step.tb_frame.f_code.co_filename
-        ours = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         if (
             not file.startswith((ours, "<"))
             and "site-packages" not in file

@@ -6,8 +6,8 @@ import inspect
 import os
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from torch_vis.cli import import_path as named
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from torch_vis._trace import Trace
+    from torch_vis.capture.undo import Passage
 
 
 def library_model(options: Any) -> Any:
@@ -510,9 +511,9 @@ def subject(options: Any, target: str | None = None, *, needs_inputs: bool = Tru
         _fits(model, args, kwargs, named_here[0])
     words = ", ".join(map(str, specs)) or "its own inputs"
     if options.hf and kwargs and not specs:
-        made = ", ".join(f"{name}={'x'.join(map(str, value.shape))}" for name, value in kwargs.items())
+        inputs = ", ".join(f"{name}={'x'.join(map(str, value.shape))}" for name, value in kwargs.items())
         names = [name for name in inspect.signature(model.forward).parameters if name != "kwargs"]
-        words = f"{made} (it takes {', '.join(names[:MOST_NAMES])}; --input NAME=SHAPE gives others)"
+        words = f"{inputs} (it takes {', '.join(names[:MOST_NAMES])}; --input NAME=SHAPE gives others)"
     return Subject(named_here[0], model, tuple(args), dict(kwargs), words, fake, can_run, world)
 
 
@@ -720,9 +721,10 @@ def make(world: FakeTensorMode, factory: Callable[[], Made]) -> Made:
         return factory()
 
 
-@contextmanager
-def _registered_as_fake(world: FakeTensorMode) -> Iterator[None]:
+def _registered_as_fake(world: FakeTensorMode) -> Passage[None]:
     import torch
+
+    from torch_vis.capture.undo import Undo, context
 
     before = torch.nn.Module.register_parameter
 
@@ -731,8 +733,8 @@ def _registered_as_fake(world: FakeTensorMode) -> Iterator[None]:
             param = torch.nn.Parameter(world.from_tensor(param.detach()), requires_grad=param.requires_grad)
         before(self, name, param)
 
-    torch.nn.Module.register_parameter = register  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        torch.nn.Module.register_parameter = before  # type: ignore[method-assign]
+    @context
+    def registered(undo: Undo) -> None:
+        undo.set(torch.nn.Module, "register_parameter", register)
+
+    return registered()

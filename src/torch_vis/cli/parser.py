@@ -40,7 +40,7 @@ class Parser(argparse.ArgumentParser):
     def _no_such(self, unknown: Sequence[str]) -> str:
         option = next((word for word in unknown if word.startswith("-")), None)
         if option is None:
-            return f"there is nothing for {unknown[0]!r} to be"
+            return f"unexpected argument {unknown[0]!r}"
         bare = option.partition("=")[0]
         near = difflib.get_close_matches(bare, self._option_string_actions, n=2, cutoff=0.6)
         meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

@@ -7,8 +7,8 @@ import re
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from torch_vis.cli.command_table import PROGRAM
 from torch_vis.cli import model_spec
+from torch_vis.cli.command_table import PROGRAM
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 from torch_vis.errors import FileError, UsageError, missing_extra, no_match
@@ -25,10 +25,10 @@ WEIGHT_ENDINGS = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".safetensors", ".pt2"
 ENDINGS = (".tvz", ".json", ".html", ".py", *WEIGHT_ENDINGS)
 
 
-def add_output_option(parser: Parser, *, required: bool = False) -> None:
+def add_output_option(parser: Parser) -> None:
     """``-o FILE``, as often as files are wanted."""
     parser.add_argument(
-        "-o", "--output", action="append", default=[], required=required, metavar="FILE",
+        "-o", "--output", action="append", default=[], metavar="FILE",
         help="write there; the ending says what: .tvz, .html, .json, .onnx, .svg, .md … (several -o are allowed)",
     )  # fmt: skip
     parser.add_argument(

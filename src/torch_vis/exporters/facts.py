@@ -10,8 +10,8 @@ import numpy as np
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.call import short_name
 from torch_vis.graph.schema import Flag, Phase, Role
-from torch_vis.graph.text import many, with_unit
-from torch_vis.graph.tree import Tree
+from torch_vis.graph.text import many, shortened, with_unit
+from torch_vis.graph.tree import Tree, group_sums
 from torch_vis.graph.types import Array
 
 LONGEST = 2000
@@ -23,8 +23,7 @@ def clean(text: str, longest: int = LONGEST) -> str:
     >>> clean("caf\\udce9"), clean("0123456789", 5)
     ('caf?', '01…89')
     """
-    if len(text) > longest:
-        text = f"{text[: longest // 2]}…{text[-(longest // 2) :]}"
+    text = shortened(text, longest)
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -96,11 +95,7 @@ class Facts:
         names = [name for name in METRICS if name in metrics]
         self.columns = {name: metrics[name] for name in names if metrics[name].along == "node"}
         self._figures = {
-            name: (
-                METRICS[name],
-                column.values.tolist(),
-                None if column.known is None else column.known.tolist(),
-            )
+            name: (METRICS[name], column.values.tolist(), column.known_rows.tolist())
             for name, column in self.columns.items()
         }
         self._sites = [site.short for site in graph.sites]
@@ -114,7 +109,7 @@ class Facts:
         if site:
             facts += self.of_site(self._site[node])
         for name, ((label, unit), values, known) in self._figures.items():
-            if (known is None or known[node]) and (values[node] or name not in FEW):
+            if known[node] and (values[node] or name not in FEW):
                 facts.append((label, with_unit(values[node], unit, exact=name not in NOT_SUMMED)))
         flags = FLAGS[self._flags[node]]
         return [*facts, ("flags", flags)] if flags else facts
@@ -132,9 +127,7 @@ class Facts:
         tree, where = Tree([-1, *parent[1:]]), np.asarray(group, dtype=np.int64)
 
         def sums_of(values: Array) -> Array:
-            own = np.zeros(count, dtype=np.float64 if values.dtype.kind == "f" else np.int64)
-            np.add.at(own, where, values)
-            return tree.inclusive(own)
+            return tree.inclusive(group_sums(where, values, count))
 
         operations = sums_of(np.ones(len(group), dtype=np.int64))
         facts = [[("operations", f"{operations[number]:,}")] for number in range(count)]
@@ -142,9 +135,8 @@ class Facts:
             if name in NOT_SUMMED:
                 continue
             label, unit = METRICS[name]
-            known = np.ones(len(group), dtype=bool) if column.known is None else column.known
-            sums = sums_of(np.where(known, column.values, 0))
-            missing = sums_of(~known)
+            sums = sums_of(np.where(column.known_rows, column.values, 0))
+            missing = sums_of(column.unknown_rows)
             for number, (total, unknown) in enumerate(zip(sums.tolist(), missing.tolist())):
                 if unknown < operations[number] and (total or name not in FEW):
                     rest = f"; {many(unknown, 'operation')} not known" if unknown else ""

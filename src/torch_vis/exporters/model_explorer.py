@@ -16,11 +16,11 @@ import numpy as np
 from torch_vis.exporters.facts import Facts, circumstances, node_names, outside_name
 from torch_vis.exporters.nesting import Namespaces, node_reads
 from torch_vis.graph import Column, Graph, Metrics, Slot, TensorType
-from torch_vis.graph.call import short_name
 from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.io.tables_json import to_json
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Role
+from torch_vis.ops.naming import op_label
 from torch_vis.ops.schemas import literal, named_arguments, slot_names
 
 ENDING = ".explorer.json"
@@ -88,10 +88,9 @@ def _write(
 
 def _heat(graph: Graph, column: Column, name: str) -> Record:
     """The figures of one cost by operation; those that are not known have no entry."""
-    known = np.ones(len(column), dtype=bool) if column.known is None else column.known
     results = {
         node: {"value": value}
-        for node, value, counts in zip(node_names(graph), column.values.tolist(), known.tolist())
+        for node, value, counts in zip(node_names(graph), column.values.tolist(), column.known_rows.tolist())
         if counts and math.isfinite(value)
     }
     return {"name": name, "results": results, "gradient": GRADIENT}
@@ -204,7 +203,7 @@ class _Explorer:
             if not isinstance(argument, Slot) and argument is not None and not _only_slots(argument)
         ]
         code = call.format(lambda slot: ports.get(slot, "?"))
-        return short_name(call.op) or call.op, facts, ports, code if len(code) <= CODE else f"{code[:CODE]}…"
+        return op_label(call.op) or call.op, facts, ports, code if len(code) <= CODE else f"{code[:CODE]}…"
 
     def _source(self, value: int) -> tuple[str, int]:
         producer = self.producer[value]

@@ -15,12 +15,12 @@ import numpy as np
 from torch_vis.errors import UsageError
 from torch_vis.exporters.facts import circumstances
 from torch_vis.graph import Graph, Metrics
-from torch_vis.graph.call import short_name
 from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import inert
 from torch_vis.graph.tree import inner_path
+from torch_vis.ops.naming import op_label
 
 LINES_AT_ONCE = 5_000
 
@@ -205,7 +205,7 @@ class _Words:
     """The name and the facts of each operation as JSON, put together from pieces made once."""
 
     def __init__(self, graph: Graph, metrics: Metrics) -> None:
-        self.names = [_json(short_name(call.op)) for call in graph.calls]
+        self.names = [_json(op_label(call.op)) for call in graph.calls]
         self.calls = [_json(call.format()) for call in graph.calls]
         self.sites = [_json(site.short) for site in graph.sites]
         self.paths = [_json(module.path) for module in graph.modules]
@@ -216,11 +216,7 @@ class _Words:
         first = graph.first_output
         self.output_types = np.where(first >= 0, graph.value_type[first], -1).tolist()
         self.figures = [
-            (
-                _json(name),
-                column.values.tolist(),
-                None if column.known is None else column.known.tolist(),
-            )
+            (_json(name), column.values.tolist(), column.known_rows.tolist())
             for name in ("alloc_bytes", "flops", "moved_bytes")
             if name in metrics
             for column in [metrics[name]]
@@ -234,7 +230,7 @@ class _Words:
         if output_type >= 0:
             facts.append(f'"output":{self.types[output_type]}')
         for name, values, known in self.figures:
-            if known is None or known[node]:
+            if known[node]:
                 facts.append(f"{name}:{values[node]}")
         return f'"name":{self.names[call]},"cat":"operation","args":{{{",".join(facts)}}}'
 
@@ -262,9 +258,7 @@ def _counter(metrics: Metrics, end: Any, process: int) -> Iterator[str]:
     column = metrics["live_bytes"]
     values = column.values
     changed = np.concatenate([[True], np.diff(values) != 0])
-    if column.known is not None:
-        changed &= column.known
-    rows = np.flatnonzero(changed)
+    rows = np.flatnonzero(changed & column.known_rows)
     rows = rows[np.argsort(end[rows], kind="stable")]
     for when, amount in zip(_us(end[rows]), values[rows].tolist()):
         yield f'{{"ph":"C","pid":{process},"ts":{when},"name":"live tensors","args":{{"bytes":{amount}}}}}'

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from torch_vis.errors import UsageError, missing_extra
 from torch_vis.exporters.recorded_code import LITERALS, Recorded, plan_of
-from torch_vis.graph.io.atomic import replacing
+from torch_vis.graph.io.atomic import replacing, write_text
 
 SIMPLE = re.compile(
     r"^L\['(\w+)'\]((\[('[^']*'|-?\d+)\])|(\.size\(\)\[\d+\])|(\.stride\(\)\[\d+\])|(\.\w+(?!\w*\()))*$"
@@ -62,8 +62,7 @@ class Draft:
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         write_blocks(target.with_suffix(".safetensors"), weights.blocks, target.name)
-        with replacing(path) as file:
-            file.write(whole.encode())
+        write_text(path, whole)
 
 
 def save_program(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -23,7 +24,7 @@ from torch_vis.graph.schema import (
 )
 from torch_vis.graph.text import many
 from torch_vis.graph.tree import ScopeTree
-from torch_vis.graph.types import Ints
+from torch_vis.graph.types import Bools, Ints
 
 
 class Columns:
@@ -227,6 +228,17 @@ class Columns:
         """The module path of every scope."""
         paths = [module.path for module in self.modules]
         return tuple(paths[module] for module in self.scope_module)
+
+    def operator_counts(self, chosen: Bools | None = None) -> list[tuple[str, int]]:
+        """The operators of the chosen nodes, or of all, each with how many call it, the most frequent first.
+
+        >>> import torch, torch_vis as tv
+        >>> graph = tv.trace(lambda x: (x + x).relu() + x, torch.ones(2)).graph
+        >>> graph.operator_counts()
+        [('aten::add.Tensor', 2), ('aten::relu', 1)]
+        """
+        calls = self.node_call if chosen is None else self.node_call[chosen]
+        return Counter(self.calls[call].op for call in calls.tolist()).most_common()
 
     @property
     def nbytes(self) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 
 from torch_vis.errors import UsageError
 from torch_vis.graph.call import Call, Slot, short_name
-from torch_vis.graph.graph import Graph, Value
+from torch_vis.graph.graph import Graph, Node, Value
 from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.repeats import cache_blocks
 from torch_vis.graph.schema import Flag, Kind, Phase, Role, Site, TensorType
@@ -41,9 +41,7 @@ def peak_memory(metrics: Metrics) -> Peak | None:
     live, freed = metrics.get("live_bytes"), metrics.get("free_bytes")
     if live is None or freed is None or not len(live) or live.uncovered == len(live):
         return None
-    during = live.values + freed.values
-    if live.known is not None:
-        during = np.where(live.known, during, -1)
+    during = np.where(live.known_rows, live.values + freed.values, -1)
     node = int(during.argmax())
     return Peak(node, int(during[node]))
 
@@ -306,14 +304,14 @@ class Lifetimes:
             self._resized(start, result, freed)
         return start, result, freed
 
-    def _follow_sizes(self, start: Ints, made: Ints, freed: Ints) -> None:
+    def _follow_sizes(self, start: Ints, allocated: Ints, freed: Ints) -> None:
         """Account for blocks that became larger or smaller, at the operations from which on they were."""
         graph, count, sizes = self.graph, len(self.graph), dict[int, int]()
         columns = (graph.resize_storage, graph.resize_node, graph.resize_bytes)
         for block, node, size in zip(*(column.tolist() for column in columns)):
             grown = size - sizes.get(block, size)
             if grown > 0:
-                made[self.use[block], min(node, count - 1)] += grown
+                allocated[self.use[block], min(node, count - 1)] += grown
             elif grown < 0 and node:
                 freed[self.use[block], node - 1] -= grown
             elif grown < 0:
@@ -340,16 +338,16 @@ class Lifetimes:
             .reshape(kinds, count)
         )
 
-    def _resized(self, start: Ints, made: Ints, freed: Ints) -> None:
+    def _resized(self, start: Ints, allocated: Ints, freed: Ints) -> None:
         """Account for what only the columns know: blocks that were resized, and sums that are made in place."""
-        extra = self._columns["alloc_bytes"] - made.sum(0)
+        extra = self._columns["alloc_bytes"] - allocated.sum(0)
         more = self._columns["free_bytes"] - freed.sum(0)
         for node in np.flatnonzero((extra != 0) | (more != 0)).tolist():
             use = self._use_written(node)
-            made[use, node] += extra[node]
+            allocated[use, node] += extra[node]
             freed[use, node] += more[node]
         missing = int(self._columns["live_bytes"][0]) - int(
-            start.sum() + made[:, 0].sum() - freed[:, 0].sum()
+            start.sum() + allocated[:, 0].sum() - freed[:, 0].sum()
         )
         if missing:
             start[Use.BUFFER] += missing
@@ -411,8 +409,8 @@ class Lifetimes:
         count = len(self.graph)
         kept = (self.birth >= 0) & (self.death > count)
         state = kept & (self.use == Use.OPTIMIZER_STATE)
-        made = int(self.bytes[state].sum())
-        if not made:
+        state_bytes = int(self.bytes[state].sum())
+        if not state_bytes:
             return None
         until = np.where(state, self.birth, 0)
         places = np.sort(np.array([0, *zeroed], dtype=np.int64))
@@ -420,12 +418,12 @@ class Lifetimes:
         # each is zeroed by the last call before it is made anew
         until[old] = places[np.searchsorted(places, self.birth[old], side="right") - 1]
         change = np.zeros(count + 1, dtype=np.int64)
-        there = until > 0
-        change[0] = self.bytes[there].sum()
-        np.subtract.at(change, until[there], self.bytes[there])
+        is_held = until > 0
+        change[0] = self.bytes[is_held].sum()
+        np.subtract.at(change, until[is_held], self.bytes[is_held])
         live = self.live + np.cumsum(change[:count])
         node = int(live.argmax())
-        return NextRun(made, int(live[node]), node)
+        return NextRun(state_bytes, int(live[node]), node)
 
     @cached_property
     def by_use(self) -> MemoryByUse:
@@ -495,11 +493,9 @@ class Lifetimes:
         return self.graph.names[number] if number >= 0 else ""
 
     def sites(self, chosen: Ints) -> list[Site | None]:
-        """The source lines that blocks were made at."""
-        graph = self.graph
+        """The source lines that blocks are due to: of a gradient, that of what it is the gradient of."""
         births = self.birth[chosen].tolist()
-        numbers = [int(graph.node_site[birth]) if birth >= 0 else -1 for birth in births]
-        return [graph.sites[number] if number >= 0 else None for number in numbers]
+        return [Node(self.graph, birth).user_line if birth >= 0 else None for birth in births]
 
     def tensors(self, chosen: Iterable[int], sizes: Ints | None = None) -> list[Tensor]:
         """Blocks as rows to read, as large as they were at their largest or as ``sizes`` says."""

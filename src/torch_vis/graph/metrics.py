@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from torch_vis.errors import inert, no_match, shortened
-from torch_vis.graph.types import Array, Bools, Ints
+from torch_vis.graph.tree import group_sums
+from torch_vis.graph.types import Array, Bools, Floats, Ints
 
 # the columns that follow from call templates and shapes, by a formula for each operator
 COSTS = ("flops", "macs", "moved_bytes")
@@ -31,9 +33,19 @@ class Column:
         self.known = None if known is None or bool(known.all()) else known
 
     @property
+    def known_rows(self) -> Bools:
+        """Which rows are known, also where all are."""
+        return np.ones(len(self.values), dtype=bool) if self.known is None else self.known
+
+    @property
+    def unknown_rows(self) -> Bools:
+        """Which rows are not known."""
+        return ~self.known_rows
+
+    @property
     def uncovered(self) -> int:
         """How many rows are not known."""
-        return 0 if self.known is None else int((~self.known).sum())
+        return 0 if self.known is None else int(self.unknown_rows.sum())
 
     def total(self) -> int | float | None:
         """The sum over the rows that are known; None if none is."""
@@ -51,17 +63,23 @@ class Column:
         ([6, 4, 0], array([False,  True, False]))
         """
         values = self.values if rows is None else self.values[rows]
-        sums = np.zeros(count, dtype=np.float64 if values.dtype.kind == "f" else np.int64)
         if self.known is None:
-            np.add.at(sums, group, values)
-            return sums.tolist(), np.zeros(count, dtype=bool)
+            return group_sums(group, values, count).tolist(), np.zeros(count, dtype=bool)
         known = self.known if rows is None else self.known[rows]
-        np.add.at(sums, group[known], values[known])
+        sums = group_sums(group[known], values[known], count)
         covered, gaps = (np.bincount(group[mask], minlength=count) > 0 for mask in (known, ~known))
         cells = [
             None if gap and not some else total for total, some, gap in zip(sums.tolist(), covered, gaps)
         ]
         return cells, gaps
+
+    def floats(self, unknown: float = math.nan) -> Floats:
+        """The rows as floats, with another number where they are not known.
+
+        >>> Column("flops", np.array([6, 0]), known=np.array([True, False])).floats()
+        array([ 6., nan])
+        """
+        return np.where(self.known_rows, self.values.astype(np.float64), unknown)
 
     def filled(self, other: Column) -> Column:
         """This column, with the rows of another where it knows none.
@@ -72,7 +90,7 @@ class Column:
         """
         if self.known is None:
             return self
-        known = self.known | (True if other.known is None else other.known)
+        known = self.known | other.known_rows
         return Column(
             self.name, np.where(self.known, self.values, other.values), along=self.along, known=known
         )
@@ -219,12 +237,12 @@ def _state(label: str, unit: str = "") -> MetricInfo:
 
 # A metric that is not here is called by its name, has the unit that the name ends in, and may be added up.
 METRIC_INFO: dict[str, MetricInfo] = {
-    "start_ns": _state("began after", "ns"),
+    "start_ns": _state("starts at", "ns"),
     "time_ns": MetricInfo("time", "ns"),
     "time_low_ns": _state("time, lowest", "ns"),
     "time_high_ns": _state("time, highest", "ns"),
     "waited_ns": MetricInfo("waited for other ranks", "ns", heat_label="waited"),
-    "kernel_start_ns": _state("kernels began after", "ns"),
+    "kernel_start_ns": _state("kernels start at", "ns"),
     "kernel_ns": MetricInfo("time of its kernels", "ns", heat_label="time of kernels"),
     "kernel_low_ns": _state("kernels, lowest", "ns"),
     "kernel_high_ns": _state("kernels, highest", "ns"),
@@ -248,11 +266,11 @@ METRIC_INFO: dict[str, MetricInfo] = {
     "bound": _state("bound by"),
     "peak_share": _state("share of the peak reached", "share"),
     "relevance": _state("relevance"),
-    "scope_start_ns": _state("call began after", "ns"),
-    "scope_time_ns": _state("call took", "ns"),
+    "scope_start_ns": _state("call starts at", "ns"),
+    "scope_time_ns": _state("time of the call", "ns"),
     "scope_time_low_ns": _state("call, lowest", "ns"),
     "scope_time_high_ns": _state("call, highest", "ns"),
-    "scope_self_ns": MetricInfo("of it its own", "ns", is_heat=False),
+    "scope_self_ns": MetricInfo("self time of the call", "ns", is_heat=False),
     "scope_host_ns": _state("of it Python", "ns"),
     "difference": _state("difference"),
     "difference_ns": MetricInfo("time, B − A", "ns", difference_of="time_ns"),
@@ -261,3 +279,20 @@ METRIC_INFO: dict[str, MetricInfo] = {
     "difference_moved_bytes": MetricInfo("bytes accessed, B − A", "B", difference_of="moved_bytes"),
     "difference_parameters": MetricInfo("parameters, B − A", "count", difference_of="parameters"),
 }
+
+
+class ElementStats(NamedTuple):
+    """Figures over the finite elements of a tensor, and how many elements are not finite.
+
+    Of complex numbers it is the magnitudes. All figures are None where no element is finite. ``std`` is that of the
+    elements as they are, not an estimate for others.
+    """
+
+    min: float | None
+    max: float | None
+    mean: float | None
+    std: float | None
+    zeros: int
+    nans: int
+    infs: int
+    numel: int

@@ -384,6 +384,19 @@ def places_of_calls(graph: Graph) -> tuple[list[tuple[int, int]], Ints]:
     return list(numbers), np.array(where, dtype=np.int64)
 
 
+def own_operations(graph: Graph) -> tuple[Ints, list[str]]:
+    """For each node the module that it ran in itself, as a place in the list of their names that follows.
+
+    >>> import torch, torch_vis as tv
+    >>> t = tv.trace(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()), torch.ones(1, 2))
+    >>> module, names = own_operations(t.graph)
+    >>> [(node.name, names[module[node.index]]) for node in t.graph.nodes]
+    [('t', '0'), ('addmm', '0'), ('relu', '1')]
+    """
+    names = [module.path or f"({module.type})" for module in graph.modules]
+    return graph.scope_module[graph.node_scope].astype(np.int64), names
+
+
 def output_values(graph: Graph) -> dict[int, int]:
     """For each scope, the value that it hands out: read by operations outside it, or given back by the run.
 
@@ -496,7 +509,7 @@ def _known_or_zero(metrics: Metrics, name: str) -> Any:
     if name not in metrics or metrics[name].uncovered == len(metrics[name]) > 0:
         return None
     column = metrics[name]
-    return column.values if column.known is None else np.where(column.known, column.values, 0)
+    return np.where(column.known_rows, column.values, 0)
 
 
 def _sum_by(where: Any, values: Any, count: int) -> Any:

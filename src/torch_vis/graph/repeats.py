@@ -1,4 +1,4 @@
-"""Which parts of a run do the same: fingerprints of scopes, repeated stretches of them, calls that write a text."""
+"""Which parts of a run do the same: fingerprints of scopes, repeated stretches of them, steps of text generation."""
 
 from __future__ import annotations
 
@@ -403,10 +403,10 @@ def cache_blocks(graph: Graph) -> Bools:
     result = np.zeros(count, dtype=bool)
     for generation in generations(graph):
         call = _call_of(graph, generation)
-        made = graph.value_producer >= 0
-        made[made] = graph.node_flags[graph.value_producer[made]] & Flag.VIEW == 0
+        computed = graph.value_producer >= 0
+        computed[computed] = graph.node_flags[graph.value_producer[computed]] & Flag.VIEW == 0
         writer = np.full(len(graph.value_type), -1, dtype=np.int64)
-        writer[made] = call[graph.value_producer[made]]
+        writer[computed] = call[graph.value_producer[computed]]
         block = graph.value_storage.astype(np.int64)
         outlives = np.zeros(count, dtype=bool)
         filled = writer >= 0
@@ -414,7 +414,7 @@ def cache_blocks(graph: Graph) -> Bools:
         outlives[block[filled][graph.storage_death[block[filled]] > last]] = True
         # a block that comes from outside is a cache only if several calls write to it
         outside = np.zeros(count, dtype=bool)
-        outside[block[made & (writer < 0)]] = True
+        outside[block[computed & (writer < 0)]] = True
         outside |= graph.storage_birth < 0
         lowest = np.full(count, len(generation.scopes))
         highest = np.full(count, -1)

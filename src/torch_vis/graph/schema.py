@@ -23,10 +23,10 @@ class CodeMeta(EnumMeta):
 
     def __new__(cls, *args: Any, **options: Any) -> CodeMeta:
         """Make the class, its members as plain attributes."""
-        made = super().__new__(cls, *args, **options)
-        for name, member in made._member_map_.items():
-            type.__setattr__(made, name, member)
-        return made
+        enum = super().__new__(cls, *args, **options)
+        for name, member in enum._member_map_.items():
+            type.__setattr__(enum, name, member)
+        return enum
 
 
 class Phase(IntEnum, metaclass=CodeMeta):

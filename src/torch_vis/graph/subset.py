@@ -51,9 +51,9 @@ def _kept(graph: Graph, calls: list[int]) -> dict[str, Bools]:
     inputs = node[graph.in_node]
     outputs = np.repeat(node, np.diff(graph.out_start))
     value[graph.in_value[inputs]] = value[graph.out_value[outputs]] = True
-    for one in range(len(value) - 1, -1, -1):  # what a kept value carries along is an earlier one
-        if value[one] and graph.value_carries[one] >= 0:
-            value[graph.value_carries[one]] = True
+    for index in range(len(value) - 1, -1, -1):  # what a kept value carries along is an earlier index
+        if value[index] and graph.value_carries[index] >= 0:
+            value[graph.value_carries[index]] = True
     of_result = np.repeat(np.arange(len(graph.results)), np.diff(graph.result_start))
     result = np.ones(len(graph.results), dtype=bool)
     result[of_result[~value[graph.result_value]]] = False

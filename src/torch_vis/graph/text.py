@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 import os
 import stat
@@ -20,6 +21,7 @@ __all__ = [
     "shortened",
     "size",
     "source_text",
+    "syntax_of",
     "with_unit",
 ]
 
@@ -54,12 +56,21 @@ def source_text(file: str) -> list[str]:
         if file not in linecache.cache:
             if not file.endswith(".py"):
                 return []
-            found = os.stat(file) if os.path.isabs(file) else None
-            if found is not None and not (stat.S_ISREG(found.st_mode) and found.st_size <= LARGEST_SOURCE):
+            status = os.stat(file) if os.path.isabs(file) else None
+            if status is not None and not (stat.S_ISREG(status.st_mode) and status.st_size <= LARGEST_SOURCE):
                 return []
         return linecache.getlines(file)
     except (OSError, ValueError):  # no file has such a name
         return []
+
+
+def syntax_of(file: str) -> tuple[str, ast.Module]:
+    """The text of a source file and its syntax; both are empty where it is not there or is no Python."""
+    source = "".join(source_text(file))
+    try:
+        return source, ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return "", ast.Module([], [])
 
 
 def and_more(names: Sequence[object], most: int = 5) -> str:

@@ -1,4 +1,4 @@
-"""Trees by the parent of each row: depth, what lies inside what, sums over it; and the tree of a run's module calls.
+"""Rows in groups and in trees: depth, what lies inside what, sums over it; and the tree of a run's module calls.
 
 Parents come before the rows inside them, as they do among the scopes of a graph. Nothing here recurses: a model may
 nest its calls as deeply as it likes.
@@ -15,6 +15,28 @@ import numpy as np
 
 from torch_vis.graph.schema import Flag, Module, Phase
 from torch_vis.graph.types import Array, Bools, Ints
+
+
+def group_sums(group: Ints, values: Array, count: int) -> Array:
+    """The sum of the values in each of ``count`` groups, of whole numbers without rounding.
+
+    >>> group_sums(np.array([0, 2, 0]), np.array([3, 4, 5]), 3)
+    array([8, 0, 4])
+    """
+    sums = np.zeros(count, dtype=np.float64 if values.dtype.kind == "f" else np.int64)
+    np.add.at(sums, group, values)
+    return sums
+
+
+def group_rows(group: Ints, count: int) -> tuple[Ints, Ints]:
+    """The rows sorted by their groups, and where each of ``count`` groups begins; those of none, -1, come first.
+
+    >>> rows, start = group_rows(np.array([1, -1, 0, 1]), 2)
+    >>> [rows[start[number] : start[number + 1]].tolist() for number in range(2)]
+    [[2], [0, 3]]
+    """
+    rows = np.argsort(group, kind="stable")
+    return rows, np.searchsorted(group[rows], np.arange(count + 1))
 
 
 class Tree:
@@ -183,9 +205,7 @@ class ScopeTree(Tree):
         scopes = self._graph.node_scope
         if nodes is not None:
             scopes, values = scopes[nodes], values[nodes]
-        sums = np.zeros(len(self), dtype=np.float64 if values.dtype.kind == "f" else np.int64)
-        np.add.at(sums, scopes, values)
-        return sums
+        return group_sums(scopes, values, len(self))
 
     @cached_property
     def is_module(self) -> Bools:

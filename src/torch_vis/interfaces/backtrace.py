@@ -189,7 +189,7 @@ class DLBacktrace:
     @property
     def _output(self) -> fx.Node:
         """The output node of the exported graph."""
-        return next(reversed(self.program.graph_module.graph.nodes))
+        return self.program.graph_module.graph.output_node()
 
     @property
     def graph(self) -> networkx.DiGraph[str]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.utils import _pytree as pytree
 
+from torch_vis.analysis.compare.numeric.tensor_distance import integers_as_floats, norms_of
 from torch_vis.api import trace
 from torch_vis.capture.compilers.frontends import as_module
 from torch_vis.capture.compilers.interpreter import op_name
@@ -236,21 +237,21 @@ def _symbols(run: Any) -> tuple[str, ...]:
 
 
 def _difference(expected: Any, output: Any) -> float | None:
-    """The greatest difference between two outputs; infinite where they do not have the same shape."""
-    pairs = list(zip(pytree.tree_leaves(expected), pytree.tree_leaves(output)))
-    return _greatest([(a, b) for a, b in pairs if isinstance(a, torch.Tensor)])
+    """The largest of any two elements; infinite where tensors are missing, of another shape, or NaN in one alone."""
+    a, b = _tensors(expected), _tensors(output)
+    if [tensor.shape for tensor in a] != [tensor.shape for tensor in b]:
+        return float("inf")
+    pairs = [(_as_floats(left), _as_floats(right)) for left, right in zip(a, b) if left.numel()]
+    return max((norms_of(left, right).largest for left, right in pairs), default=None)
 
 
-def _greatest(pairs: list[tuple[Any, Any]]) -> float | None:
-    greatest = None
-    for a, b in pairs:
-        if not isinstance(b, torch.Tensor) or a.shape != b.shape:
-            return float("inf")
-        if not a.numel():
-            continue
-        difference = float((a.detach().double() - b.detach().double()).abs().nan_to_num(0.0).max())
-        greatest = difference if greatest is None else max(greatest, difference)
-    return greatest
+def _tensors(output: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+
+
+def _as_floats(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach()
+    return integers_as_floats(tensor if tensor.layout == torch.strided else tensor.to_dense())
 
 
 # ---------------------------------------------------------------- ONNX
@@ -282,7 +283,6 @@ def _onnx(
     assert program is not None  # dynamo=True gives one or raises
     counts = Counter(node.op_type for node in program.model.graph)
     outputs = program(*args, **kwargs)
-    tensors = [leaf for leaf in pytree.tree_leaves(expected) if isinstance(leaf, torch.Tensor)]
     return CaptureRow(
         name,
         True,
@@ -292,13 +292,8 @@ def _onnx(
         dict(counts),
         0,
         sizes,
-        _flat_difference(tensors, list(outputs)),
+        _difference(expected, outputs),
     )
-
-
-def _flat_difference(expected: list[torch.Tensor], outputs: list[Any]) -> float | None:
-    """The greatest difference from a flat list of outputs, which must be as many."""
-    return _greatest(list(zip(expected, outputs))) if len(expected) == len(outputs) else float("inf")
 
 
 # ---------------------------------------------------------------- StableHLO
@@ -322,8 +317,7 @@ class _Flat(torch.nn.Module):
         given = iter(tensors)
         leaves = [next(given) if isinstance(leaf, torch.Tensor) else leaf for leaf in self.leaves]
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
-        outputs = pytree.tree_leaves(self.model(*args, **kwargs))
-        return [leaf for leaf in outputs if isinstance(leaf, torch.Tensor)]
+        return _tensors(self.model(*args, **kwargs))
 
 
 def _raised(output: str) -> str:
@@ -352,7 +346,6 @@ def _stablehlo(
             raise CaptureFailed(_raised(done.stderr))
         result = torch.load(paths[2])
     counts = result["operations"]
-    outputs = [leaf for leaf in pytree.tree_leaves(expected) if isinstance(leaf, torch.Tensor)]
     return CaptureRow(
         name,
         True,
@@ -362,5 +355,5 @@ def _stablehlo(
         counts,
         0,
         (),
-        _flat_difference(outputs, result["outputs"]),
+        _difference(expected, result["outputs"]),
     )

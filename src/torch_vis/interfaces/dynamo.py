@@ -379,7 +379,7 @@ def node_costs(trace: Trace | None, number: int, nodes: list[fx.Node]) -> list[t
     for name in COSTS:
         column = trace.metrics[name]
         chosen = (owner >= 0) & (trace.graph.node_phase == 0)
-        known = np.ones(len(column), dtype=bool) if column.known is None else column.known
+        known = column.known_rows
         amounts = np.bincount(owner[chosen & known], column.values[chosen & known], minlength=len(nodes))
         missing = np.bincount(owner[chosen & ~known], minlength=len(nodes))
         sums.append([None if lost else int(amount) for amount, lost in zip(amounts, missing)])

@@ -13,6 +13,8 @@ from torch.utils import _pytree as pytree
 from torch_vis.capture.compilers.diagnose import failed
 from torch_vis.capture.compilers.frontends import export_inputs
 from torch_vis.capture.compilers.symbolic_sizes import marks_kept
+from torch_vis.capture.modes import without_gradients
+from torch_vis.capture.state import RngStates
 from torch_vis.errors import CaptureFailed, NotTraceable, UsageError
 from torch_vis.ops.names import is_in_place, out_of_place
 
@@ -69,7 +71,7 @@ def export(
 
     ``fits`` says whether a program takes the inputs as they are, where it was exported for a larger batch.
     """
-    with torch.random.fork_rng(devices=[]):
+    with RngStates():
         if dynamic_shapes is not None:
             return ExportResult(without_writes(_export(model, args, kwargs, dynamic_shapes)), ())
         wide = _widened(args, kwargs)
@@ -206,9 +208,9 @@ def _agrees(program: Any, model: torch.nn.Module, args: tuple[Any, ...], kwargs:
     """Whether a program that was exported for two gives the model's own output for one."""
     if any(spec.kind.name.endswith("MUTATION") for spec in program.graph_signature.output_specs):
         return False  # running the model for a test would change it
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with without_gradients(), RngStates():
         expected = pytree.tree_leaves(model(*args, **kwargs))
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with without_gradients(), RngStates():
         inputs = export_inputs(program, model, args, kwargs)
         returned = program.graph_module(*inputs)
     outputs = pytree.tree_leaves(returned)

@@ -17,6 +17,7 @@ from torch_vis.capture.recording.user_functions import last_part
 from torch_vis.graph import Graph, Metrics, Slot
 from torch_vis.graph.call import Call, Special, short_name
 from torch_vis.graph.schema import Flag, Phase, Role
+from torch_vis.graph.tree import group_rows
 from torch_vis.graph.types import Ints
 from torch_vis.interfaces.gc_pause import without_collector
 from torch_vis.ops.schemas import named_arguments
@@ -38,8 +39,7 @@ class OperationSteps:
         self._owner = _owners(graph, level)
         self.of_node, is_gradient = self._gather()
         self.count = int(self.of_node.max()) + 1 if len(graph) else 0
-        self.nodes = np.argsort(self.of_node, kind="stable")
-        self.starts = np.searchsorted(self.of_node[self.nodes], np.arange(self.count + 1))
+        self.nodes, self.starts = group_rows(self.of_node, self.count)
         self.first = self.nodes[self.starts[:-1]]
         link = graph.node_link[self.first]
         belongs = np.where(is_gradient[self.first], self.of_node[np.maximum(link, 0)], -1)

@@ -120,9 +120,7 @@ def _with_scopes(metrics: Metrics, graph: Graph, before: int) -> Metrics:
         elif name == "scope_start_ns" and "start_ns" in metrics:
             values[scope[::-1]] = metrics["start_ns"].values[rows[::-1]]
             known[:] = True
-        mask = None
-        if column.known is not None or not known.all():
-            mask = np.append(np.ones(before, dtype=bool) if column.known is None else column.known, known)
+        mask = np.append(column.known_rows, known)
         result = result.with_column(Column(name, np.append(column.values, values), along="scope", known=mask))
     return result
 

@@ -1,4 +1,4 @@
-"""Telling which rows of several columns are alike, exactly and in bulk, when each row has cells of its own number."""
+"""Equal calls as groups: nodes whose columns agree in every cell, however many cells each has, found in bulk."""
 
 from __future__ import annotations
 

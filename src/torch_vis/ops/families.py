@@ -250,8 +250,8 @@ def _is_pointwise(call: Call) -> bool:
     return name in LOSSES or (name in ("max", "min") and ".other" in call.op)
 
 
-def _arg(call: Call, position: int, name: str, default: Any = None) -> Any:
-    return call.args[position] if position < len(call.args) else dict(call.kwargs).get(name, default)
+def _arg(call: Call, position: int, name: str) -> Any:
+    return call.args[position] if position < len(call.args) else dict(call.kwargs).get(name)
 
 
 def _axes(call: Call, first: TensorType, output: TensorType) -> tuple[tuple[int, ...], list[bool]] | None:

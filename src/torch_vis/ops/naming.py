@@ -16,7 +16,7 @@ from torch_vis.graph import Graph
 from torch_vis.graph.call import short_name
 from torch_vis.graph.repeats import generations
 from torch_vis.graph.schema import Phase
-from torch_vis.graph.text import source_text
+from torch_vis.graph.text import syntax_of
 
 # What a program calls the operators that torch has a private name for, where no rule below gives it.
 SPOKEN = {
@@ -40,6 +40,7 @@ RULES = (
     (re.compile(r"_backward_data$"), "_backward"),
     (re.compile(r"(?<=[a-z])_forward$"), ""),
 )
+OUTSIDE = "outside any module"
 LONGEST_HEAD = 48
 MOST_RUNS = 4
 
@@ -59,6 +60,12 @@ def op_label(op: str) -> str:
     for pattern, text in RULES:
         name = pattern.sub(text, name)
     return name
+
+
+def place_label(graph: Graph, scope: int) -> str:
+    """Where an operation ran: the path of the module, the class of the outermost, or that it was in none."""
+    _, type, kind = graph.modules[graph.scope_module[scope]]
+    return graph.scope_paths[scope] or (OUTSIDE if kind == "run" or not type else type)
 
 
 def module_label(path: str, type: str, above: str) -> str:
@@ -237,11 +244,7 @@ def loop_of(graph: Graph, nodes: Any) -> str | None:
 @lru_cache(maxsize=256)
 def loops_in(file: str) -> tuple[Loop, ...]:
     """The loops of a source file; none where it is not there or is no Python."""
-    source = "".join(source_text(file))
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
-        return ()
+    source, tree = syntax_of(file)
     result = []
     for node in ast.walk(tree):
         if isinstance(node, (ast.For, ast.AsyncFor, ast.While)):

@@ -106,11 +106,19 @@ GROUPS: dict[str, OpGroup] = {
         "copy",
         """
         clone copy copy_ _copy_from _to_copy to type_as contiguous reshape reshape_as flatten ravel lift
-        _lazy_clone tril triu masked_fill _cast_Byte _cast_Char _cast_Double _cast_Float _cast_Half _cast_Int
+        _lazy_clone _cast_Byte _cast_Char _cast_Double _cast_Float _cast_Half _cast_Int
         _cast_Long _cast_Short _autocast_to_full_precision _autocast_to_reduced_precision chalf alias_copy
         as_strided_copy detach_copy diagonal_copy expand_copy permute_copy select_copy slice_copy squeeze_copy
         t_copy transpose_copy unsqueeze_copy view_copy view_as_real_copy view_as_complex_copy narrow_copy
         _reshape_copy _conj_copy _neg_view_copy lift_fresh_copy resize
+        """,
+    ),
+    # copy some elements, and write a constant for the others
+    "masked copies": OpGroup(
+        LoopKind.POINT,
+        "copy",
+        """
+        tril triu masked_fill
         """,
     ),
     # make one tensor of several
@@ -160,12 +168,19 @@ GROUPS: dict[str, OpGroup] = {
         _convert_indices_from_csr_to_coo
         """,
     ),
+    # write one constant everywhere, without reading
+    "constants": OpGroup(
+        LoopKind.POINT,
+        "copy",
+        """
+        zeros zeros_like ones ones_like full full_like new_zeros new_ones new_full fill fill_ zero zero_
+        """,
+    ),
     # write without reading
     "fills": OpGroup(
         LoopKind.POINT,
         "copy",
         """
-        zeros zeros_like ones ones_like full full_like new_zeros new_ones new_full fill fill_ zero zero_
         fill_diagonal_ scalar_tensor arange range linspace logspace eye tril_indices triu_indices
         _new_zeros_with_same_feature_meta hann_window hamming_window blackman_window bartlett_window
         kaiser_window _dim_arange _shape_as_tensor

@@ -51,8 +51,8 @@ def argument_names(op: str) -> tuple[str, ...] | None:
     return _names[op]
 
 
-def named_arguments(call: Call, unnamed: str = "arg{}") -> list[tuple[str, Any]]:
-    """Every argument of a call with its name, positional ones first; ``unnamed`` is for those without a schema.
+def named_arguments(call: Call) -> list[tuple[str, Any]]:
+    """Every argument of a call with its name, positional ones first; ``arg0``, … where no schema is known.
 
     >>> call = Call("aten::addmm", (Slot(0), Slot(1), Slot(2)), (("alpha", 2),))
     >>> named_arguments(call)
@@ -60,7 +60,7 @@ def named_arguments(call: Call, unnamed: str = "arg{}") -> list[tuple[str, Any]]
     """
     names = argument_names(call.op) or ()
     named = [
-        (names[position] if position < len(names) else unnamed.format(position), argument)
+        (names[position] if position < len(names) else f"arg{position}", argument)
         for position, argument in enumerate(call.args)
     ]
     return [*named, *call.kwargs]

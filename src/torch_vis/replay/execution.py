@@ -1,20 +1,27 @@
-"""A replay in which values are replaced and kept on the way."""
+"""A replay in which values are replaced and kept on the way, and what leaves for Python is compared.
+
+What a program does with a number, an array or a size that it got from a tensor is in no graph. A rerun is right as long
+as the same leaves as before; so whatever left and may be another now is made again and compared.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from torch_vis.capture.containers import Form, filled, form_leaves, named_tensors
 from torch_vis.capture.edits import EditPlace, Replacement, changed, same_form, sliced, takes_first
-from torch_vis.capture.kept_tensors import KeptTensors, copy_of
+from torch_vis.capture.kept_tensors import Escape, KeptTensors, copy_of
 from torch_vis.capture.modes import without_gradients
+from torch_vis.capture.recording.tensors import digest_of
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import RECORDED, Flag
+from torch_vis.ops.names import plain_name
 from torch_vis.replay.activation_file import InMemory
 from torch_vis.replay.replay import PreparedCall, Replay, ReplayPlan, flat, quiet
 from torch_vis.replay.slicing import (
@@ -29,6 +36,14 @@ from torch_vis.replay.slicing import (
 VIEW = int(Flag.VIEW)
 # operations that are not just a call: what they do besides is in ``Replay.run_node``
 BESIDES = RECORDED | int(Flag.RANDOM | Flag.ESCAPE)
+MASKS = ("bool", "uint8")
+# Operators whose results have the sizes that numbers say, beside those that torch has tagged, and such that look at
+# numbers in order to raise.
+BY_DATA = frozenset(
+    "_pack_padded_sequence _pad_packed_sequence _linalg_check_errors _assert_async _assert_scalar".split()
+)
+# Of these only masks are positions by their numbers.
+INDEXING = frozenset("index _unsafe_index".split())
 
 
 class Diverged(Exception):
@@ -189,6 +204,19 @@ class PatchedReplay(Replay):
                 actions.append((int(graph.value_producer[row.value]), partial(self.put, row)))
         # what is to be done, the last first; of one place in the order given
         self.waiting = sorted(actions, key=lambda action: action[0])[::-1]
+        self.left_otherwise: list[Escape] = []
+
+    def watch(self, escapes: Sequence[Escape], left: LeftValues) -> None:
+        """Compare what left for Python without an operation when as many operations have run as before it left."""
+
+        def compare(escape: Escape) -> None:
+            if left.is_another(escape, self, self.moved):
+                self.left_otherwise.append(escape)
+
+        actions: list[tuple[int, Callable[[], None]]] = [
+            (escape.after - 1, partial(compare, escape)) for escape in escapes
+        ]
+        self.waiting = sorted([*self.waiting[::-1], *actions], key=lambda action: action[0])[::-1]
 
     def act(self, node: int) -> None:
         """Do what is due once all operations up to a node have run."""
@@ -334,8 +362,8 @@ class PatchedReplay(Replay):
             if storage in views and entry[0] is self.memory[storage]
         }
 
-    def give(self, inputs: Mapping[int, torch.Tensor]) -> None:
-        """Put new inputs in the place of the recorded ones."""
+    def give(self, inputs: Mapping[int, torch.Tensor], names: Mapping[int, str]) -> None:
+        """Put new inputs in the place of the recorded ones; ``names`` has those by value, too."""
         graph = self.graph
         for value, tensor in inputs.items():
             storage = int(graph.value_storage[value])
@@ -345,7 +373,16 @@ class PatchedReplay(Replay):
             if self.memory[storage]._cdata == self.held.storages[storage]._cdata:
                 self.memory[storage] = copy_of(self.held.storages[storage])
             with without_gradients():
-                self.tensor(value).copy_(tensor)
+                self._input(value, names.get(value)).copy_(tensor)
+
+    def _input(self, value: int, name: str | None) -> torch.Tensor:
+        """An input on its memory, as it was given: the first value there may be another tensor on the same."""
+        storage, geometry = self.held.inputs.get(name or "", (-1, None))
+        if geometry is None or storage != self.graph.value_storage[value]:
+            return self.tensor(value)
+        block = self.memory[storage]
+        empty = torch.empty(0, dtype=geometry.dtype, device=block.device)
+        return empty.set_(block, geometry.offset, geometry.shape, geometry.stride)
 
     def patch(self, target: ReplayTarget, by: Replacement, call: int) -> None:
         """Replace what a module or operation gave, or was given."""
@@ -432,3 +469,165 @@ class PatchedReplay(Replay):
     def result(self, number: int) -> torch.Tensor:
         """One of the run's results."""
         return self.tensor(self.graph.outcomes[number].value.index)
+
+
+# ---------------------------------------------------------------- what left for Python
+
+
+class LeftValues:
+    """What left in the recorded run, by the memory that it lay on."""
+
+    def __init__(self, graph: Graph, held: KeptTensors, plan: ReplayPlan) -> None:
+        self.graph, self.held, self.plan = graph, held, plan
+        order = np.argsort(graph.value_storage, kind="stable")
+        self._order = order
+        # a view that is made later changes nothing
+        self._is_write = np.zeros(len(graph.value_type), dtype=bool)
+        self._is_write[graph.out_value[graph.out_slot < 0]] = True
+        self._start = np.searchsorted(graph.value_storage[order], np.arange(len(graph.storage_bytes) + 1))
+
+    @property
+    def any(self) -> bool:
+        """Whether anything left, or sizes went by numbers."""
+        held = self.held
+        return bool(held.python_values or held.escapes or held.overlaps or held.raised or self._by_data)
+
+    def _values(self, storage: int) -> Any:
+        """The values that lie on a block."""
+        return self._order[self._start[storage] : self._start[storage + 1]]
+
+    def changed_before(self, touched: Any) -> list[Escape]:
+        """The tensors that left and may have been others by then."""
+        return [escape for escape in self.held.escapes if self._changes(escape, touched, before=True)]
+
+    def changed_after(self, touched: Any) -> list[Escape]:
+        """The tensors whose memory was given away, and which may be written with something else afterwards."""
+        shared = (escape for escape in self.held.escapes if escape.shares)
+        return [escape for escape in shared if self._changes(escape, touched, before=False)]
+
+    def _changes(self, escape: Escape, touched: Any, *, before: bool) -> bool:
+        if escape.storage < 0:
+            return escape.value >= 0 and before and bool(touched[escape.value])
+        values = self._values(escape.storage)
+        early = self.graph.value_producer[values] < escape.after
+        chosen = values[early] if before else values[~early & self._is_write[values]]
+        return bool(touched[chosen].any())
+
+    def makers(self, escape: Escape) -> list[int]:
+        """The operations that wrote what an escape left with."""
+        if escape.storage < 0:
+            return []
+        producers = self.graph.value_producer[self._values(escape.storage)]
+        return np.unique(producers[(producers >= 0) & (producers < escape.after)]).tolist()
+
+    def deciding(self, touched: Any) -> list[int]:
+        """The operations that may give other sizes now, or raise, whoever reads their results."""
+        graph = self.graph
+        nodes = self._by_data
+        span = (graph.input_span(node) for node in nodes)
+        return [node for node, (a, b) in zip(nodes, span) if touched[graph.in_value[a:b]].any()]
+
+    @cached_property
+    def _by_data(self) -> list[int]:
+        graph = self.graph
+        by_call = np.array([_goes_by_data(call.op) for call in graph.calls], dtype=bool)
+        masks = np.array([row.dtype in MASKS for row in graph.types], dtype=bool)
+        plain = np.array([row.layout == "strided" for row in graph.types], dtype=bool)
+        chosen = by_call[graph.node_call] if len(by_call) else np.zeros(len(graph), dtype=bool)
+        # the sizes of what is inside a sparse or nested tensor are numbers of it
+        chosen[graph.in_node[~plain[graph.value_type[graph.in_value]]]] = True
+        chosen &= (graph.node_flags & (RECORDED | int(Flag.COLLECTIVE))) == 0
+        rows = []
+        for node in np.flatnonzero(chosen).tolist():
+            types = graph.value_type[graph.in_value[slice(*graph.input_span(node))]]
+            if plain_name(graph.calls[graph.node_call[node]].op) not in INDEXING or masks[types].any():
+                rows.append(node)
+        return rows
+
+    def is_another(self, escape: Escape, run: Replay, moved: Mapping[int, Any]) -> bool:
+        """Whether a run that has come as far as an escape would let something else leave."""
+        if escape.digest is None:
+            return True
+        now = self._now(escape, run, moved)
+        return now is None or digest_of(now) != escape.digest
+
+    def _now(self, escape: Escape, run: Replay, moved: Mapping[int, Any]) -> torch.Tensor | None:
+        """What leaves now; None where that is not known."""
+        geometry = escape.geometry
+        if escape.value >= 0 and geometry is not None:
+            return run.tensor(escape.value)
+        values = self._values(escape.storage)
+        block = run.memory.get(escape.storage)
+        if block is None or not moved.keys().isdisjoint(values.tolist()):
+            return None
+        if geometry is None:
+            return torch.empty(0, dtype=torch.uint8, device=block.device).set_(block)
+        empty = torch.empty(0, dtype=geometry.dtype, device=block.device)
+        return empty.set_(block, geometry.offset, geometry.shape, geometry.stride)
+
+    def is_another_input(self, escape: Escape, inputs: Mapping[str, torch.Tensor]) -> bool:
+        """Whether a tensor on an input that no operation touched is another with these inputs."""
+        given = [inputs[name] for name in escape.inputs if name in inputs]
+        if not given or escape.storage >= 0:
+            return False
+        (tensor, *_), geometry = given, escape.geometry
+        if geometry is None:
+            same_form = tensor.is_contiguous() and not tensor.storage_offset()
+        else:
+            same_form = tuple(tensor.shape) == geometry.shape and tensor.dtype == geometry.dtype
+        return not same_form or digest_of(tensor) != escape.digest
+
+    def sentences(self, changed: list[Escape], touched: Any, needed: list[int]) -> list[str]:
+        """What a rerun has to say: of what is another now, and of what is not repeated."""
+        graph, held = self.graph, self.held
+        if not (held.escapes or held.overlaps or held.raised):
+            return []
+        sentences = [
+            f"{escape.method}() took a value to Python at {escape.where}, and it may be another now: what was done "
+            "with it there is as recorded"
+            for escape in changed
+        ]
+        read = self._read(needed)
+        sentences += [
+            f"{escape.method}() at {escape.where} gave away memory that the run reads: what was written through it "
+            "is not repeated"
+            for escape in held.escapes
+            if escape.written and escape.storage >= 0 and read[escape.storage]
+        ]
+        storages = np.zeros(len(graph.storage_bytes), dtype=bool)
+        storages[graph.value_storage[touched]] = True
+        storages |= self.plan.written
+        for a, b in held.overlaps:
+            if storages[a] or storages[b]:
+                sentences.append(
+                    "a tensor that came back from another library lies on memory of the run, and nothing tells when it "
+                    "was written to: what is read of it is as recorded"
+                )
+        sentences += [
+            f"{plain_name(raised.op)} raised at {raised.where} in the recorded run, and may not now: what was done "
+            "then is as recorded"
+            for raised in held.raised
+            if touched[list(raised.values)].any()
+        ]
+        return list(dict.fromkeys(sentences))
+
+    def _read(self, needed: list[int]) -> Any:
+        """A mask of the blocks that some operations read, or results lie on."""
+        graph = self.graph
+        runs = np.zeros(len(graph), dtype=bool)
+        runs[needed] = True
+        read = np.zeros(len(graph.storage_bytes), dtype=bool)
+        read[graph.value_storage[graph.in_value[runs[graph.in_node]]]] = True
+        read[graph.value_storage[graph.result_value]] = True
+        return read
+
+
+def _goes_by_data(name: str) -> bool:
+    """Whether numbers may decide the sizes of what an operator gives; those of other libraries may go by them."""
+    if not name.startswith("aten::"):
+        return True
+    if plain_name(name) in BY_DATA:
+        return True
+    packet, _, overload = name.removeprefix("aten::").partition(".")
+    operator = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+    return operator is not None and torch.Tag.dynamic_output_shape in operator.tags

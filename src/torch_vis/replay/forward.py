@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from torch_vis.capture.modes import gradients, with_gradients, without_gradients
 from torch_vis.errors import CheckFailed, TorchVisError, UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import RECORDED, Flag
@@ -21,7 +22,7 @@ from torch_vis.ops.names import plain_name
 from torch_vis.replay.decompositions import lstm_layer
 from torch_vis.replay.live_run import LiveRun, input_values
 from torch_vis.replay.replay import Replay, flat, quiet, where
-from torch_vis.replay.rerun import RunPlanner, planner_of, rebuilt
+from torch_vis.replay.rerun import RunPlanner, planner_of, rebuilt, rerun
 from torch_vis.replay.slicing import ReplayTarget, Sight, descendants, needed_nodes
 
 VIEW, RANDOM, GRAD_MODE, ESCAPE = int(Flag.VIEW), int(Flag.RANDOM), int(Flag.GRAD_MODE), int(Flag.ESCAPE)
@@ -82,6 +83,11 @@ class Forward:
         if not self.outputs:
             raise UsageError("the run gave no tensor back, so that there is nothing to start from")
         self.inputs = inputs_of(trace, args, kwargs)
+        self.limits: tuple[str, ...] = ()
+        """What is as recorded and might be different with these inputs, in sentences."""
+        if self.inputs and self.planner.left.any:
+            # raises where they take another way through the program
+            self.limits = rerun(trace, args, dict(kwargs or {}), {}, None, None).limits
         if trace.entry is not None:
             names = list(trace.entry.names)
         else:
@@ -121,6 +127,15 @@ class Forward:
         graph = self.graph
         rows = np.flatnonzero(graph.node_flags & (Flag.ESCAPE | Flag.OPAQUE)).tolist()
         return [n for n in rows if self.touched[graph.in_value[slice(*graph.input_span(n))]].any()]
+
+    @cached_property
+    def left_at(self) -> list[str]:
+        """The places in the program where something that may be another now leaves for Python, or for unseen code."""
+        touched = self.touched | descendants(self.graph, set(self.fixed))
+        left = self.planner.left
+        escapes = [*left.changed_before(touched), *left.changed_after(touched)]
+        places = [where(self.graph, node) for node in [*self.left, *left.deciding(touched)]]
+        return [*places, *(f"{escape.method}() at {escape.where}" for escape in escapes)]
 
     @cached_property
     def cut(self) -> list[int]:
@@ -238,7 +253,7 @@ class Forward:
             changes.append(change_of(target, take))
         whole = Forward(self.trace, places=list(targets), watch=sorted(values), fixed=self.fixed)
         whole.states = self.states
-        with torch.no_grad():
+        with without_gradients():
             whole.run(changes=changes)
         return [taken[target.values[0]] for target in targets]
 
@@ -318,7 +333,7 @@ class _Pass(Replay):
             return tensor
         if tuple(tensor.stride()) == row.stride and not self.plan.written[self.graph.value_storage[value]]:
             return tensor
-        with torch.enable_grad():
+        with with_gradients():
             copy = torch.empty_strided(row.shape, row.stride, dtype=tensor.dtype, device=tensor.device)
             return copy.copy_(tensor)
 
@@ -326,7 +341,7 @@ class _Pass(Replay):
         """Put in what is due once a node has run."""
         while self.waiting and self.waiting[-1].after <= node:
             change = self.waiting.pop()
-            with torch.enable_grad():
+            with with_gradients():
                 new = change.put(self.seen(-1, change.value))
             self.shadows.setdefault(change.value, []).append((new, change))
 
@@ -408,7 +423,7 @@ class _Pass(Replay):
         prepared = self.plan.prepared(node)
         args, kwargs = prepared.arguments(tensors)
         has_gradients = bool(self.plan.flags[node] & GRAD_MODE) or not self.forward._follows_gradients
-        with torch.set_grad_enabled(has_gradients and not self.plan.flags[node] & ESCAPE):
+        with gradients(has_gradients and not self.plan.flags[node] & ESCAPE):
             if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
                 parts = IN_PARTS.get(plain_name(self.graph.nodes[node].op))
                 if parts is not None:

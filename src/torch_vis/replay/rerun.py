@@ -22,7 +22,7 @@ from torch_vis.capture.edits import (
     check_replacement,
     sliced,
 )
-from torch_vis.capture.kept_tensors import KeptTensors
+from torch_vis.capture.kept_tensors import Escape, KeptTensors
 from torch_vis.capture.modes import without_gradients
 from torch_vis.errors import CheckFailed, TensorsMissing, UsageError
 from torch_vis.graph.graph import Graph, Node
@@ -30,7 +30,7 @@ from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import many
 from torch_vis.ops.higher_order import BRANCHES
 from torch_vis.replay.activation_file import keeper
-from torch_vis.replay.execution import Basis, Diverged, PatchedReplay, RunLayout
+from torch_vis.replay.execution import Basis, Diverged, LeftValues, PatchedReplay, RunLayout
 from torch_vis.replay.live_run import input_values, refused_sizes
 from torch_vis.replay.replay import Replay, ReplayPlan, where
 from torch_vis.replay.slicing import (
@@ -46,7 +46,6 @@ from torch_vis.replay.slicing import (
 )
 
 if TYPE_CHECKING:
-    from torch_vis.capture.kept_tensors import KeptTensors
     from torch_vis.replay.live_run import LiveRun
 
 
@@ -135,6 +134,8 @@ class Schedule(NamedTuple):
     deciding: frozenset[int]
     done: dict[int, list[int]]
     anew: frozenset[int]
+    watched: tuple[Escape, ...]
+    """What left for Python without an operation and is to be compared."""
 
 
 class RunPlanner:
@@ -149,6 +150,7 @@ class RunPlanner:
         self.plan = ReplayPlan(graph, held)
         self.layout = RunLayout(graph, self.plan)
         self.places = Places(graph, held, settings)
+        self.left = LeftValues(graph, held, self.plan)
         self._targets: dict[Any, list[ReplayTarget]] = {}
         self._schedules: dict[Any, Schedule] = {}
         self._acts: dict[Any, Any] = {}
@@ -218,10 +220,13 @@ class RunPlanner:
             touched = touched | self.touched_by(target)
         goals = [r for r in results if not (inputs or patched) or _rests_on(graph, r, touched)]
         deciding = [node for node in _left(graph, touched) if node in self.held.python_values]
-        needed = needed_nodes(graph, goals, kept, patched, deciding)
+        watched = self.left.changed_before(touched)
+        looked_at = {node for escape in watched for node in self.left.makers(escape)}
+        looked_at.update(deciding, self.left.deciding(touched))
+        needed = needed_nodes(graph, goals, kept, patched, sorted(looked_at))
         if from_basis:
-            needed = only_touched(graph, self.plan, needed, touched, kept, patched, deciding)
-        self._refuse_idle(patched, kept, deciding)
+            needed = only_touched(graph, self.plan, needed, touched, kept, patched, sorted(looked_at))
+        self._refuse_idle(patched, kept, sorted(looked_at))
         anew = {
             int(graph.value_storage[value])
             for node in needed
@@ -229,8 +234,14 @@ class RunPlanner:
             if self.plan.written[graph.value_storage[value]]
             or graph.storage_birth[graph.value_storage[value]] == node
         }
-        done = self.plan.last_uses(needed)
-        return Schedule(frozenset(goals), touched, needed, frozenset(deciding), done, frozenset(anew))
+        held = {escape.storage for escape in watched}
+        done = {
+            node: [storage for storage in storages if storage not in held]
+            for node, storages in self.plan.last_uses(needed).items()
+        }
+        return Schedule(
+            frozenset(goals), touched, needed, frozenset(deciding), done, frozenset(anew), tuple(watched)
+        )
 
     def _refuse_idle(
         self, patched: Sequence[ReplayTarget], kept: Sequence[ReplayTarget], deciding: Sequence[int]
@@ -269,7 +280,9 @@ def execute(
     with keeper(graph, rows, request.to) as sink:
         run = PatchedReplay(graph, held, plan, planner.layout, sink, kept, patches)
         run.deciding = schedule.deciding
-        run.give({value: request.inputs[name] for name, value in given.items()})
+        run.watch(schedule.watched, planner.left)
+        names = {value: name for name, value in given.items()}
+        run.give({value: request.inputs[name] for name, value in given.items()}, names)
         if basis is not None:
             run.start_from(basis, schedule.anew)
         try:
@@ -282,7 +295,10 @@ def execute(
         rerun.kept = KeptByName(sink.kept)
         refused = getattr(sink, "refused", ())
     rerun.limits = _limits(graph, held, schedule.touched, run.otherwise)
-    rerun.limits += _array_limits(graph, held, schedule, {} if basis is not None else request.inputs)
+    inputs = {} if basis is not None else request.inputs
+    changed = [*run.left_otherwise, *planner.left.changed_after(schedule.touched)]
+    changed += [escape for escape in held.escapes if planner.left.is_another_input(escape, inputs)]
+    rerun.limits += tuple(planner.left.sentences(changed, schedule.touched, schedule.needed))
     if refused:
         rerun.limits += (f"not written, safetensors has no form for them: {', '.join(refused)}",)
     before = held.results if basis is None else basis.results
@@ -306,39 +322,6 @@ def _value_at(planner: RunPlanner, basis: Basis, name: str) -> torch.Tensor | No
     if planner.plan.written[storage]:
         return None
     return sliced(reader.tensor(value), full_index(planner.graph, target), name)
-
-
-def _array_limits(
-    graph: Graph, held: KeptTensors, schedule: Schedule, inputs: Mapping[str, torch.Tensor]
-) -> tuple[str, ...]:
-    """Where tensors left for Python by ``tolist``, ``numpy`` or an array protocol, and the run may differ for it."""
-    sentences: list[str] = []
-    if not held.escapes:
-        return ()
-    read = np.zeros(len(graph.storage_bytes), dtype=bool)
-    needed = np.zeros(len(graph), dtype=bool)
-    needed[schedule.needed] = True
-    read[graph.value_storage[graph.in_value[needed[graph.in_node]]]] = True
-    read[graph.value_storage[graph.result_value]] = True
-    storages = np.zeros(len(graph.storage_bytes), dtype=bool)
-    storages[graph.value_storage[schedule.touched]] = True
-    for escape in held.escapes:
-        value, storage = escape.value, escape.storage
-        changed = bool(value >= 0 and schedule.touched[value]) or any(
-            name in inputs for name in escape.inputs
-        )
-        changed = changed or bool(value < 0 <= storage and storages[storage])
-        if changed:
-            sentences.append(
-                f"{escape.method}() took a value to Python at {escape.where}, and it may be another now: what was done "
-                "with it there is as recorded"
-            )
-        elif escape.method != "tolist" and storage >= 0 and read[storage]:
-            sentences.append(
-                f"{escape.method}() at {escape.where} gave away memory that the run reads: what was written through it "
-                "is not repeated"
-            )
-    return tuple(dict.fromkeys(sentences))
 
 
 def _sort(graph: Graph, results: Mapping[int, torch.Tensor], rerun: Rerun) -> None:

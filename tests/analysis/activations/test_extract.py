@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import torch_vis as tv
 from tests.kit import extraction
@@ -361,3 +363,48 @@ def test_damaged_files_say_so(model: torch.nn.Sequential, rows: torch.Tensor, tm
     journal.write_text("\n".join([lines[0], json.dumps(record)]) + "\n")
     with pytest.raises(tv.errors.CorruptFile, match="in the folder"):
         tv.open_activations(tmp_path)
+
+
+def test_a_folder_that_is_written_again_gives_what_is_in_it_now(tmp_path: Path) -> None:
+    """Its files were mapped under their names, and the next ones of these names were not looked at."""
+    folder, rows = tmp_path / "acts", torch.ones(2, 3)
+    first, second = nn.Sequential(nn.Linear(3, 2)), nn.Sequential(nn.Linear(3, 2))
+    assert torch.equal(tv.extract(first, [rows], keep="0", to=folder)["0"][:], first[0](rows))
+    shutil.rmtree(folder)
+    assert torch.equal(tv.extract(second, [rows], keep="0", to=folder)["0"][:], second[0](rows))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"version": 1', b'"version": {}'),
+        (b'"ranks": 1', b'"ranks": []'),
+        (b"[2, 2]", b"[true, 2]"),
+        (b"[2, 2]", b"[1099511627776, 0]"),
+        (b"[[0, 2, 0]]", b"[0, 2, 0]"),
+        (b"[[0, 2, 0]]", b"[[7, 2, 0]]"),
+        (b"[[0, 2, 0]]", b"[[0, 9223372036854775808, 0]]"),
+        (b'"first": 0', b'"first": "x"'),
+    ],
+)
+def test_a_damaged_journal_is_one_error_of_ours(tmp_path: Path, old: bytes, new: bytes) -> None:
+    folder = tmp_path / "acts"
+    tv.extract(nn.Sequential(nn.Linear(3, 2)), [torch.ones(2, 3)], keep="0", to=folder)
+    journal = folder / "rank-0.jsonl"
+    text = journal.read_bytes()
+    assert old in text
+    journal.write_bytes(text.replace(old, new, 1))
+    with pytest.raises(tv.errors.FileError):
+        acts = tv.open_activations(folder)
+        str(acts), acts["0"][:]
+
+
+def test_a_shard_that_was_cut_off_in_place_is_not_read(tmp_path: Path) -> None:
+    folder = tmp_path / "acts"
+    acts = tv.extract(nn.Sequential(nn.Linear(3, 2)), [torch.ones(2, 3)], keep="0", to=folder)
+    assert acts["0"][:].shape == (2, 2)
+    os.truncate(folder / "rank-0-000000.safetensors", 0)
+    with pytest.raises(tv.errors.CorruptFile):
+        acts["0"][:]
+    with pytest.raises(tv.errors.CorruptFile):
+        tv.open_activations(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import os
 import re
@@ -11,6 +12,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +21,7 @@ import torch_vis as tv
 from tests.kit.calibrations import made_up
 from torch_vis import progress
 from torch_vis.analysis.machine import calibrate as calibrating
-from torch_vis.analysis.machine import resolve
+from torch_vis.analysis.machine import calibration
 from torch_vis.analysis.machine.host_model import FROM_CPP, from_cpp
 from torch_vis.analysis.machine.probes import ProbeSampler, clocks
 from torch_vis.analysis.machine.probes.clocks import KernelTime
@@ -73,7 +75,7 @@ def test_it_is_measured_anew_when_it_must(
     fresh = tv.hardware.load(measured[0])
     monkeypatch.setattr(calibrating, "_measure", lambda *given: replace(fresh, device="measured anew"))
     if change == "other threads":
-        key = {**resolve.circumstances("cpu"), "threads": -1}
+        key = {**calibration.circumstances("cpu"), "threads": -1}
         monkeypatch.setattr(calibrating, "circumstances", lambda device: key)
     made = tv.measure.calibrate(device="cpu", path=path, again=change == "asked for")
     assert made.device == tv.hardware.load(path).device == "measured anew"
@@ -81,11 +83,11 @@ def test_it_is_measured_anew_when_it_must(
 
 def test_the_cache_is_in_the_users_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    key = resolve.circumstances("cpu")
-    assert resolve.cache_path(key).is_relative_to(tmp_path)
+    key = calibration.circumstances("cpu")
+    assert calibration.cache_path(key).is_relative_to(tmp_path)
     other = {**key, "threads": key["threads"] + 1}
-    assert resolve.cache_path(other) != resolve.cache_path(key)
-    assert resolve.cached("cpu") is None
+    assert calibration.cache_path(other) != calibration.cache_path(key)
+    assert calibration.cached("cpu") is None
 
 
 def test_a_trace_finds_this_machines_calibration(
@@ -93,10 +95,12 @@ def test_a_trace_finds_this_machines_calibration(
 ) -> None:
     path, trace = measured
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    place = resolve.cache_path(resolve.circumstances("cpu"))
+    place = calibration.cache_path(calibration.circumstances("cpu"))
     place.parent.mkdir(parents=True)
     place.write_bytes(path.read_bytes())
-    assert trace.roofline().hardware.name == trace.latency().prediction.machine == resolve.processor_name()
+    assert (
+        trace.roofline().hardware.name == trace.latency().prediction.machine == calibration.processor_name()
+    )
 
 
 @pytest.mark.parametrize("stage", ["_programs", "_samples"])
@@ -227,3 +231,26 @@ def test_operations_that_cpp_calls_cost_the_host_less() -> None:
     cheap = machine.host.unit_ns * FROM_CPP * len(trace.graph)
     assert trace.latency(calibration=machine).total_ns < 2 * cheap + 5 * machine.host.unit_ns
     assert not from_cpp(tv.trace(torch.nn.GRUCell(4, 4), torch.ones(2, 4)).graph).any()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": "x"},
+        {"version": None},
+        {"peaks": []},
+        {"peaks": {"float32": float("nan")}},
+        {"copies": [[0, -1]]},
+        {"floor_ns": 0},
+        {"floor_ns": 10**400},
+        {"noise": -1},
+        {"class": "\x1b]0;owned\x07"},
+        {"host": {"unit_ns": 0, "terms": {}, "error": 0.1}},
+    ],
+)
+def test_a_file_with_figures_that_no_machine_has_is_one_error(tmp_path: Path, change: dict[str, Any]) -> None:
+    path = tmp_path / "machine.json"
+    path.write_text(json.dumps(made_up().to_dict() | change))
+    with pytest.raises(tv.errors.FileError) as raised:
+        tv.hardware.load(path)
+    assert str(raised.value).isprintable()

@@ -25,7 +25,6 @@ from torch_vis.errors import CorruptFile, NewerFile, NotOurFile, UsageError
 from torch_vis.graph import Metrics
 from torch_vis.graph.record import Run
 from torch_vis.ops.families import kind_of
-from torch_vis.views.charts.chart import scale
 
 
 def one_by_one(issue: list[float], device: list[float], waits: list[bool], kernels: list[int]) -> float:
@@ -159,7 +158,9 @@ def test_a_run_whose_work_is_known_says_nothing_of_lower_bounds() -> None:
 def test_unknown_work_has_no_upper_end_in_the_report_of_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torch_vis.analysis.machine.resolve.this_machine", lambda devices=(): made_up("cpu"))
+    monkeypatch.setattr(
+        "torch_vis.analysis.machine.calibration.this_machine", lambda devices=(): made_up("cpu")
+    )
     trace = tv.trace(WithUnknown(), torch.ones(8, 64))
     for name in ("all.md", "all.json"):
         trace.report(tmp_path / name)
@@ -431,7 +432,7 @@ def test_the_report_is_read_drawn_and_written() -> None:
     kinds, along = report.charts().values()
     assert kinds.title != along.title and "A100" in kinds.title and "A100" in along.title
     reach = max(figure for series in kinds.series for figure in series.y)
-    assert scale(kinds, "y").high < 1.1 * reach  # device and host overlap, and are not stacked
+    assert kinds.scale("y").high < 1.1 * reach  # device and host overlap, and are not stacked
     plain = json.loads(json.dumps(report.to_dict()))
     assert plain["low_ns"] < plain["total_ns"] < plain["high_ns"]
     assert sum(row[1] for row in report.modules) == len(report.graph)

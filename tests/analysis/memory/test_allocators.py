@@ -215,6 +215,65 @@ def test_the_peak_of_a_training_step_is_predicted(make: Callable[[], tuple[nn.Mo
     assert predicted.allocator_peak_bytes == pytest.approx(taken, rel=0.02)
 
 
+class Attention(nn.Module):
+    """Products of batches whose matrices are slices of another tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Linear(64, 192)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.inside(x).chunk(3, -1)
+        return (query @ key.transpose(-1, -2)).softmax(-1) @ value
+
+
+class Turned(nn.Module):
+    """What a layer gives, turned round, in front of another."""
+
+    def __init__(self, last: nn.Module) -> None:
+        super().__init__()
+        self.table, self.last = nn.Embedding(100, 128), last
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.last(self.table(words).transpose(0, 1))
+
+
+IN_ROWS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
+    "linear": lambda: (nn.Linear(512, 512), torch.randn(512, 512)),
+    "gelu": lambda: (nn.Sequential(nn.Linear(512, 512), nn.GELU()), torch.randn(512, 512)),
+    "gelu by tanh": lambda: (nn.Sequential(nn.Linear(512, 512), nn.GELU("tanh")), torch.randn(512, 512)),
+    "gelu between": lambda: (
+        nn.Sequential(nn.Linear(128, 512), nn.GELU(), nn.Linear(512, 128)),
+        torch.randn(1024, 128),
+    ),
+    "layer norm": lambda: (nn.Sequential(nn.Linear(256, 512), nn.LayerNorm(512)), torch.randn(512, 256)),
+    "softmax": lambda: (nn.Sequential(nn.Linear(256, 512), nn.Softmax(-1)), torch.randn(512, 256)),
+    "log_softmax of a slice": lambda: (
+        Turned(nn.Sequential(nn.Linear(128, 100), nn.LogSoftmax(-1))),
+        torch.randint(0, 100, (32, 64)),
+    ),
+    "layer norm, turned": lambda: (Turned(nn.LayerNorm(128)), torch.randint(0, 100, (64, 64))),
+    "attention": lambda: (Attention(), torch.randn(16, 64, 64)),
+    "embedding": lambda: (nn.Embedding(500, 256), torch.randint(0, 500, (32, 64))),
+}
+
+
+@pytest.mark.parametrize("name", IN_ROWS)
+def test_copies_of_what_does_not_lie_in_order_are_counted(name: str) -> None:
+    """An expanded gradient, which is what a sum hands back, is laid out anew by kernels that want rows."""
+    model, x = IN_ROWS[name]()
+    predicted = tv.trace(model, x, backward=True).memory().allocator_peak_bytes
+
+    def step() -> None:
+        model.zero_grad()
+        # as a trace does, hold the output to the end
+        output = model(x)
+        output.sum().backward()
+
+    measured = tv.measure.memory(step)
+    assert abs(predicted - measured.peak_bytes) < 0.01 * predicted, (predicted, measured.peak_bytes)
+
+
 def test_gradients_that_torch_adds_in_place_are_not_counted_twice() -> None:
     x = torch.randn(MIB, requires_grad=True)
 

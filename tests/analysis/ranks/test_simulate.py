@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from tests.kit.ranks import (
 )
 from torch_vis.analysis.ranks.exchanges import Exchange, exchanges_of
 from torch_vis.capture.fake_ranks import forget_meshes, make_optimizer_state
+from torch_vis.errors import UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 UNTIMED = dict.fromkeys(("exposed_ns", "waited_ns", "start_ns", "done_ns", "landed_ns", "quiet_ns", "node"))
@@ -240,6 +242,46 @@ def test_a_program_that_fails_leaves_torch_as_it_was() -> None:
         tv.fit(parallel, torch.ones(2, 3, 32), world=6, memory="1 GiB", tp=4)
     with pytest.raises((RuntimeError, tv.errors.CaptureFailed)):
         tv.simulate(raises, torch.ones(2, 3, 32), mesh={"dp": 2})
+
+    def raises_on_one(mesh: Any) -> Any:
+        if mesh.get_local_rank("dp") == 1:
+            raise KeyError("no such shard")
+        return parallel(mesh)
+
+    with pytest.raises(KeyError, match="no such shard") as failure:
+        tv.simulate(raises_on_one, torch.ones(2, 3, 32), mesh={"dp": 2})
+    if sys.version_info >= (3, 11):
+        assert failure.value.__notes__ == ["this is rank 1 of 2 (dp 1), by shapes"]
     assert not dist.is_initialized() and not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
     with fake_group(2), pytest.raises(tv.errors.UsageError, match="a rank of a real job"):
         tv.simulate(parallel, torch.ones(2, 3, 32), mesh={"dp": 2})
+
+
+def test_fit_tries_other_parameters_of_make() -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    def make(mesh: Any, wide: bool, layers: int = 3) -> Any:
+        # there is nothing to be wide for on one rank
+        if wide and mesh["dp"].size() == 2:
+            return None
+        width = 64 if wide else 32
+        model = nn.Sequential(*[nn.Linear(32, width), nn.Linear(width, 32)] * 1)
+        fully_shard(model, mesh=mesh["dp"])
+        return lambda x: model(x).sum().backward()
+
+    x = torch.ones(2, 32)
+    report = tv.fit(make, x, world=4, memory="1 GiB", tp=(1, 2), options={"wide": (False, True)}, whole=False)
+    rows = {(row.dp, row.options["wide"]): row for row in report.layouts}
+    assert set(rows) == {(4, False), (4, True), (2, False)}
+    assert rows[4, True].flops > rows[4, False].flops
+    assert "wide=True" in str(report)
+    for options, words in (
+        ({"wise": (1,)}, "did you mean 'wide'"),
+        ({"layers": (1,)}, "layers="),
+        ({"wide": True}, "several values"),
+        ({"wide": ()}, "no step"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            tv.fit(make, x, world=4, memory="1 GiB", options=options)
+    with pytest.raises(UsageError, match="no step"):
+        tv.fit(make, x, world=2, memory="1 GiB", options={"wide": (True,)})

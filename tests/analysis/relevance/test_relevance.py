@@ -194,7 +194,9 @@ def test_a_view_has_what_came_through_it_alone() -> None:
 
 
 def test_relevance_of_a_trace_is_a_column_and_a_picture() -> None:
-    t = tv.trace(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.rand(2, 3))
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    nn.init.ones_(model[0].bias)
+    t = tv.trace(model, torch.rand(2, 3))
     found = t.relevance(torch.rand(2, 3), target=torch.tensor([0, 1]), at="1", mode="contrastive")
     assert found["1"].shape == (2, 4) and [*found.charts()] == ["input", "1"]
     assert t.with_metrics(found).metrics["relevance"][1] == pytest.approx(2.0)
@@ -254,8 +256,9 @@ def test_whole_models_bring_it_back_to_their_inputs(name: str, mode: str) -> Non
     kept = sum(found.absorbed.values())
     assert found.error < 1e-3, found
     assert found.at_inputs + kept == pytest.approx(found.put_in, rel=1e-3)
-    # the class token of a ViT is no input: what it gets stays there, and is listed
-    listed = {"vit": {"cat"}}.get(name, set())
+    # the class token of a ViT is no input, and of a first state of zeros an LSTM cell keeps its bias alone: what they
+    # get stays there, and is listed
+    listed = {"vit": {"cat"}, "lstm_cell_loop": {"lstm_cell"}}.get(name, set())
     assert set(found.absorbed) <= listed, found
     assert not [row for row in found.rows if row.rule in ("gradient", "no rule")]
     if not listed:
@@ -317,16 +320,78 @@ def test_half_precision_is_conserved_as_well() -> None:
     assert found.at_inputs == pytest.approx(3.0, rel=1e-3)
 
 
-def test_dead_units_and_zeros_lose_nothing() -> None:
+class Dead(nn.Module):
+    """A network in which the input has no part, by ``how`` it is silenced."""
+
+    def __init__(self, how: Callable[[torch.Tensor], torch.Tensor], *, bias: bool = True) -> None:
+        super().__init__()
+        self.how = how
+        self.head = nn.Linear(4, 2, bias=bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.how(x))
+
+
+SILENT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "dead ReLU": lambda x: torch.relu(x - 100),
+    "times zero": lambda x: x * 0,
+    "times a tensor of zeros": lambda x: x * torch.zeros(4),
+    "zero weights": lambda x: x @ torch.zeros(4, 4),
+    "clamped": lambda x: x.abs().clamp(max=0),
+    "masked": lambda x: x.masked_fill(torch.ones(4, dtype=torch.bool), 0.0),
+    "times zero, then more": lambda x: F.gelu(x * 0 + 3),
+    "normalised without a scale": lambda x: F.layer_norm(x, (4,), torch.zeros(4), torch.ones(4)),
+    "a softmax of one": lambda x: x[..., None].softmax(-1)[..., 0],
+    "averages of zeros": lambda x: F.avg_pool1d(torch.relu(x - 100)[:, None], 1)[:, 0],
+    "a mask at both ends": lambda x: torch.where(torch.zeros(4, dtype=torch.bool), x, 1.0),
+    "rounded away": lambda x: (x / 1000).round() + 1,
+    "attention to zeros": lambda x: F.scaled_dot_product_attention(*[x[:, None, None] * 0] * 3)[:, 0, 0],
+}
+
+
+@pytest.mark.parametrize("mode", ["default", "contrastive"])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("name", SILENT)
+def test_what_no_input_has_part_in_stays_at_the_bias(name: str, bias: bool, mode: str) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 4)
+    model = Dead(SILENT[name], bias=bias).eval()
+    t = tv.trace(model, x)
+    assert float(t.attribute(method="integrated_gradients", target=0).maps["x"].abs().max()) == 0
+    for found in (explained(model, x, target=0, mode=mode), t.relevance(target=0, mode=mode)):
+        assert found.at_inputs == 0 and found.error < 1e-6, found
+        assert sum(found.absorbed.values()) == pytest.approx(2.0, rel=1e-6)
+    assert float(t.relevance(target=0, mode=mode)["x"].abs().max()) == 0
+
+
+def test_a_dead_row_stays_and_the_others_arrive() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     with torch.no_grad():
-        model[0].bias.fill_(-100.0)
-    found = explained(model, torch.zeros(2, 4), target=0)
-    assert found.at_inputs == pytest.approx(2.0, rel=1e-3)
+        model[0].weight.copy_(torch.eye(4))
+        model[0].bias.zero_()
+    x = torch.tensor([[1.0, 2.0, 3.0, 4.0], [-1.0, -2.0, -3.0, -4.0]])
+    found = tv.trace(model, x).relevance(target=0)
+    assert found["input"].sum(1).tolist() == pytest.approx([1.0, 0.0], abs=1e-6)
+    assert list(found.absorbed.values()) == pytest.approx([1.0]) and "2/addmm" in str(found.absorbed)
+
+
+def test_for_and_against_are_what_raises_and_what_lowers_an_output_below_zero() -> None:
+    model = nn.Linear(3, 1, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[-3.0, 1.0, -1.0]]))
+    x = torch.ones(1, 3)
+    found = explained(model, x, target=0, mode="contrastive")
+    assert found.positive("input") == pytest.approx(0.2) and found.negative("input") == pytest.approx(0.8)
+    torch.testing.assert_close(found.tensors["input"], torch.tensor([[-0.6, 0.2, -0.2]]))
+    torch.testing.assert_close(
+        tv.trace(model, x).relevance(mode="contrastive")["input"], found.tensors["input"]
+    )
 
 
 def test_what_a_result_offers() -> None:
+    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    nn.init.ones_(model[0].bias)
     x = torch.randn(2, 3)
     dlb = DLBacktrace(model.eval(), (x,))
     node_io = dlb.predict(x)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.kit.labels import written
 from torch_vis.errors import NoMatch
-from torch_vis.views.charts.chart import QUIET, Axis, Chart, Series, axis_text, draw, marked, scale
+from torch_vis.views.charts.chart import QUIET, Axis, Chart, Series, draw
 from torch_vis.views.charts.labels import families, named_ticks
 
 LAYERS = [f"model.h.{block}.{part}" for block in range(24) for part in ("ln", "attn", "mlp")]
@@ -151,7 +151,7 @@ def test_dots_have_their_figures_beside_them(renderer: str) -> None:
     chart = Chart("dots", "T", Axis(""), Axis("time", "ns"), STACKED)
     figure = draw(chart, renderer)
     each = [(label, number) for series in STACKED for label, number in zip(series.x, series.y)]
-    assert sorted(texts_in(figure)) == sorted(axis_text(chart.y, number) for _, number in each)
+    assert sorted(texts_in(figure)) == sorted(chart.y.text(number) for _, number in each)
     if renderer == "matplotlib":
         figure.canvas.draw()
         (axes,) = figure.axes
@@ -231,7 +231,7 @@ def test_a_line_over_areas_is_not_hidden_by_them(renderer: str) -> None:
 )
 def test_a_logarithmic_axis_always_has_figures_on_it(least: float, most: float) -> None:
     chart = Chart("points", "", Axis(""), Axis("gap", log=True), [Series("", [0, 1], [least, most])])
-    low, high, places, labels = scale(chart, "y")
+    low, high, places, labels = chart.scale("y")
     assert low <= least <= most <= high and high / low < 20 * most / least
     assert 2 <= len([place for place in places if low <= place <= high]) <= 12
     assert len(set(labels)) == len(labels)
@@ -240,21 +240,21 @@ def test_a_logarithmic_axis_always_has_figures_on_it(least: float, most: float) 
 @pytest.mark.parametrize(("least", "most"), [(1570, 1590), (0, 3), (-50, 117), (5, 5), (0, 0), (380, 650)])
 def test_an_axis_has_figures_on_it_wherever_it_begins(least: float, most: float) -> None:
     chart = Chart("points", "", Axis("parameters", "count"), Axis(""), [Series("", [least, most], [0, 1])])
-    low, high, places, labels = scale(chart, "x")
+    low, high, places, labels = chart.scale("x")
     assert low <= least <= most <= high and len(places) >= 2 and len(set(labels)) == len(labels)
 
 
 def test_texts_beside_points_do_not_overlap() -> None:
     crowd = Series("ops", [1.0, 1.01, 5.0, 9.0], [1.0, 1.0, 9.0, 9.0], marks=["first", "second", "third", ""])
     chart = Chart("points", "", Axis("x"), Axis("y"), [crowd])
-    assert [text for _, _, text, *_ in marked(chart)] == ["first", "third"]
+    assert [text for _, _, text, *_ in chart.marks] == ["first", "third"]
 
 
 @pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
 def test_a_text_does_not_lie_on_the_next_point(renderer: str) -> None:
     near = Series("ops", [1.0, 1.5, 9.0], [5.0, 5.0, 9.0], marks=["embedding in wte", "", "far"])
     chart = Chart("points", "", Axis("x"), Axis("y"), [near])
-    assert [lift for *_, lift in marked(chart)] == [1, 0]
+    assert [lift for *_, lift in chart.marks] == [1, 0]
     figure = draw(chart, renderer)
     if renderer == "plotly":
         assert [note.yshift > 0 for note in figure.layout.annotations] == [True, False]
@@ -273,7 +273,7 @@ def test_a_text_that_has_to_stand_far_from_its_point_has_a_line_to_it(renderer: 
     x, y = [5.0, 0.0, *(x for x, _ in crowd)], [5.0, 10.0, *(y for _, y in crowd)]
     names = ["convolution in layer1", "", *([""] * len(crowd))]
     chart = Chart("points", "", Axis("x"), Axis("y"), [Series("ops", x, y, marks=names)])
-    (mark,) = marked(chart)
+    (mark,) = chart.marks
     assert abs(mark.lift) > 1
     figure = draw(chart, renderer)
     if renderer == "plotly":
@@ -294,14 +294,14 @@ def test_a_line_to_a_text_goes_through_no_other_text() -> None:
     points = [(4.0, 5.0), (5.0, 5.9), (0.0, 0.0), (9.9, 10.0), *crowd]
     names = ["convolution in layer", "mm", *([""] * (len(points) - 2))]
     series = Series("ops", [x for x, _ in points], [y for _, y in points], marks=names)
-    assert [mark.text for mark in marked(Chart("points", "", Axis("x"), Axis("y"), [series]))] == names[:1]
+    assert [mark.text for mark in Chart("points", "", Axis("x"), Axis("y"), [series]).marks] == names[:1]
 
 
 def test_a_text_that_finds_no_free_place_is_left_out() -> None:
     x = [0.25 * n for n in range(41) for _ in range(41)]
     y = [0.25 * m for _ in range(41) for m in range(41)]
     names = ["somewhere in the middle" if place == 41 * 10 + 20 else "" for place in range(len(x))]
-    assert not marked(Chart("points", "", Axis("x"), Axis("y"), [Series("ops", x, y, marks=names)]))
+    assert not Chart("points", "", Axis("x"), Axis("y"), [Series("ops", x, y, marks=names)]).marks
 
 
 def test_a_text_does_not_lie_on_a_roof() -> None:
@@ -309,7 +309,7 @@ def test_a_text_does_not_lie_on_a_roof() -> None:
     chart = Chart(
         "points", "", Axis("x"), Axis("y"), [Series("o", [1.0, 9.0], [5.0, 9.0], marks=["mm", ""])], [roof]
     )
-    assert [mark.lift for mark in marked(chart)] == [1]
+    assert [mark.lift for mark in chart.marks] == [1]
 
 
 @pytest.mark.parametrize("renderer", ["plotly", "matplotlib"])
@@ -382,8 +382,8 @@ def test_a_line_over_areas_ends_where_they_do(renderer: str) -> None:
 @pytest.mark.parametrize("kind", ["dots", "points"])
 def test_a_point_at_the_end_of_an_axis_is_whole(kind: Any) -> None:
     ends = Series("", ["a", "b"] if kind == "dots" else [0, 1], [0, 100])
-    assert scale(Chart(kind, "", Axis(""), Axis(""), [ends]), "y").low < 0
-    assert scale(Chart(kind, "", Axis(""), Axis(""), [ends._replace(y=[30, 100])]), "y").low == 0
+    assert Chart(kind, "", Axis(""), Axis(""), [ends]).scale("y").low < 0
+    assert Chart(kind, "", Axis(""), Axis(""), [ends._replace(y=[30, 100])]).scale("y").low == 0
 
 
 def test_rows_stand_as_their_axis_names_them() -> None:
@@ -396,7 +396,7 @@ def test_rows_stand_as_their_axis_names_them() -> None:
 def test_a_text_without_room_to_the_right_stands_to_the_left() -> None:
     series = Series("ops", [1.0, 9.0], [1.0, 9.0], marks=["first of them", "last of them"])
     chart = Chart("points", "", Axis("x"), Axis("y"), [series])
-    assert [(mark.text, mark.side) for mark in marked(chart)] == [("first of them", 1), ("last of them", -1)]
+    assert [(mark.text, mark.side) for mark in chart.marks] == [("first of them", 1), ("last of them", -1)]
     first, last = draw(chart).layout.annotations
     assert first.xanchor == "left" and last.xanchor == "right"
     figure = draw(chart, "matplotlib")

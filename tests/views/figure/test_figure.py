@@ -17,7 +17,7 @@ from tests.kit.traced import NAMES, traced
 from torch_vis.errors import NoMatch, UsageError
 from torch_vis.graph import Metrics
 from torch_vis.graph.record import Run
-from torch_vis.graph.schema import Kind, Phase
+from torch_vis.graph.schema import Flag, Kind, Phase
 from torch_vis.views.figure.diagram import FigureOptions, PhaseColumn, diagram
 from torch_vis.views.figure.scene import Scene, scene
 
@@ -337,3 +337,11 @@ def test_the_facts_of_a_box_say_what_it_is() -> None:
     facts = dict(next(box.facts for box in drawn.boxes if box.title == "tanh"))
     assert facts["operation"] == "aten::tanh" and facts["output"] == "f32[2, 3]"
     assert "test_figure.py" in facts["source"] and {"time", "allocated"} <= facts.keys()
+
+
+def test_what_claims_to_be_a_view_and_shows_nothing_of_another_is_drawn() -> None:
+    """A file may mark any operation as a view; one that reads no bytes has nobody behind it to draw instead."""
+    t = tv.trace(lambda x: torch.ones_like(x).mul(2) + x, torch.ones(2))
+    graph = t.graph.replaced(node_flags=t.graph.node_flags | Flag.VIEW)
+    drawn = scene(Run(graph, Metrics(), (), {}), FigureOptions())
+    assert "ones_like" in titles(drawn)

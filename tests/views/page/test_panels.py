@@ -128,7 +128,7 @@ def test_the_peak_is_the_same_everywhere(page: Page, trace: tv.Trace) -> None:
 
 def test_the_summary_speaks_of_the_run_in_words(page: Page) -> None:
     found = facts(page, ".summary")
-    assert found["backward"].isdigit() and "of it to record" in found
+    assert found["backward"].isdigit() and "recording overhead" in found
     assert not [name for name in found if "_" in name or name.endswith(" ns")]
 
 
@@ -137,7 +137,7 @@ def test_the_summary_tells_of_runs_that_were_repeated(show: Callable[[Any], Page
     found, meta = facts(show(trace), ".summary"), trace.meta
     low, high = (duration(meta[f"plain_wall_{end}_ns"]) for end in ("low", "high"))
     assert found["without recording"] == duration(meta["plain_wall_ns"])
-    assert found["runs timed"] == "3" and found["half of them within"] == f"{low} to {high}"
+    assert found["runs timed"] == "3" and found["middle half of runs"] == f"{low} to {high}"
     assert not [name for name in found if name.startswith("plain")]
 
 
@@ -206,7 +206,7 @@ def test_a_comparison_has_the_figures_of_both(
     assert found["operations"] == f"{len(a.graph)} | {len(b.graph)} | −{len(a.graph) - len(b.graph)}"
     params = [t.meta["parameters"] for t in pair]
     cells = found["parameters"].split(" | ")
-    assert cells[0] == f"{params[0] / 1000:.2f} k" and cells[1] == f"{params[1] / 1000:.2f} k"
+    assert cells[0] == f"{params[0]:,}" and cells[1] == f"{params[1]:,}"
     assert cells[2] == f"−{params[0] - params[1]}"
     read = "const {total, unknown} = P.total(arguments[0]); return [total, unknown]"
     for metric in ("flops", "alloc_bytes", "time_ns"):
@@ -384,7 +384,7 @@ def test_a_long_path_keeps_its_end(show: Callable[[Any], Page]) -> None:
 def test_containers_stay_in_the_module_tree(page: Page) -> None:
     page.js("P.tab('modules')")
     names = page.js("return [...document.querySelectorAll('.grid tbody tr b')].map(b => b.innerText)")
-    assert names[:5] == ["run", "Net", "stem", "blocks.0", "first"]
+    assert names[:5] == ["whole run", "Net", "stem", "blocks.0", "first"]
     assert page.js("return document.querySelector('.grid th').getAttribute('aria-sort')") == "other"
 
 
@@ -434,3 +434,53 @@ def test_the_first_panel_says_where_time_and_memory_went(page: Page) -> None:
     found = page.js("return P.searchResults()")
     names = [operation["name"] for operation in page.js("return P.operations()")]
     assert found["total"] == names.count(name) > 0
+
+
+def test_a_word_is_marked_across_the_place_where_a_path_may_be_cut(show: Callable[[Any], Page]) -> None:
+    long = Nested([("encoder_of_the_whole", nn.Linear(4, 4)), ("attention_of_the_last", nn.Linear(4, 4))])
+    page = show(tv.trace(nn.Sequential(OrderedDict(some_outer_part=long)), torch.ones(2, 4)))
+    page.press("/", "part.attention")
+    page.until("return P.searchResults()?.modules.length")
+    assert page.text(".results .row.on .path").replace("\n", "") == "some_outer_part.attention_of_the_last"
+    marks = page.js("return [...document.querySelectorAll('.results .row.on mark')].map(m => m.textContent)")
+    assert "".join(marks) == "part.attention"
+
+
+class Nested(nn.Sequential):
+    def __init__(self, parts: list[tuple[str, nn.Module]]) -> None:
+        super().__init__(OrderedDict(parts))
+
+
+def test_a_gradient_is_due_to_the_line_of_what_it_is_the_gradient_of(page: Page, trace: tv.Trace) -> None:
+    backward = [node for node in trace.graph.nodes if node.phase == "backward" and node.link is not None]
+    node = next(node for node in backward if node.link and node.link.site != node.site)
+    assert node.link is not None and node.link.site is not None
+    page.js("return P.goToNode(arguments[0])", node.index)
+    page.until(f"return P.node() === {node.index}")
+    file = "/".join(node.link.site.file.split("/")[-2:])
+    assert f"{file}:{node.link.site.line}" in page.text(".details")
+    assert "whose gradient this is" in page.text(".details")
+
+
+def test_the_peak_is_offered_where_something_else_is_shown(page: Page) -> None:
+    page.js("P.dock('memory')")
+    page.until("return P.memory()")
+    assert "show the peak" not in page.text(".dock")
+    page.js("P.brush(0, 0)")
+    assert "show the peak" in page.text(".dock")
+
+
+def test_names_of_tensors_keep_their_end_and_say_that_they_are_cut(show: Callable[[Any], Page]) -> None:
+    inner = nn.Sequential(OrderedDict(intermediate_projection=nn.Linear(64, 64)))
+    page = show(tv.trace(nn.Sequential(OrderedDict(encoder_of_all=inner)), torch.ones(2, 64), backward=True))
+    page.js("P.dock('memory')")
+    page.until("return document.querySelector('.dock .list .row b .path')")
+    # The end of the text is not beyond the right of what shows it, and a head that is cut has room for its "…".
+    ends = page.js(
+        "return [...document.querySelectorAll('.dock .list .row b .path')].map(path => {"
+        "const tail = path.querySelector('.path-tail'), text = tail.firstChild.getBoundingClientRect();"
+        "const head = path.querySelector('.path-head');"
+        "return [text.right - tail.getBoundingClientRect().right,"
+        "head.textContent ? head.getBoundingClientRect().width : 99]; })"
+    )
+    assert ends and all(over < 1 and head >= 12 for over, head in ends)

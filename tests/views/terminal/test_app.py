@@ -13,7 +13,7 @@ from textual.events import Key
 
 import torch_vis as tv
 from tests.kit.net import Net
-from tests.kit.screen import drive, panel, press, screen, settle, timeless
+from tests.kit.screen import drive, go_to, panel, press, screen, settle, timeless
 from torch_vis.views.terminal.app import PANELS
 
 
@@ -64,7 +64,7 @@ def test_moving_opening_and_closing(model: Net) -> None:
         assert tree.row == 0
         await press(app, pilot, "C")
         assert names(app) == ["Net", "conv", "blocks", "norm", "head", "tail"]
-        await press(app, pilot, "plus", "plus")
+        await press(app, pilot, "z", "plus", "plus")
         assert len(names(app)) == 9
         await press(app, pilot, "E")
         assert len(names(app)) == 15
@@ -80,10 +80,17 @@ def test_moving_opening_and_closing(model: Net) -> None:
 
 def test_folding_repeats_sums_them_up(model: Net) -> None:
     async def steps(app: Any, pilot: Any) -> None:
-        await press(app, pilot, "E", "z")
+        assert "0–2 × 3" in names(app), "without being asked"
+        await press(app, pilot, "E")
         assert "0–2 × 3" in names(app) and len(names(app)) == 9
         row = app.source.forest.row("blocks.0")
         assert app.tree_view.figure("params", row) == 3 * (8 * 8 + 8)
+        await press(app, pilot, "slash", *"blocks.2.0", "enter")
+        assert names(app)[-3:] == ["blocks", "2", "0"], "a filter finds what is folded away"
+        await press(app, pilot, "escape")
+        assert len(names(app)) == 15, "what was found stays in sight when the filter is gone"
+        await press(app, pilot, "z")
+        assert "0–2 × 3" in names(app) and len(names(app)) == 9
         await press(app, pilot, "z")
         assert len(names(app)) == 15
 
@@ -271,7 +278,7 @@ def test_a_live_trace_has_maps_and_gradients(model: Net, trace: tv.Trace) -> Non
     whole = sum(float(p.grad.norm()) ** 2 for p in model.parameters() if p.grad is not None) ** 0.5
 
     async def alone(app: Any, pilot: Any) -> None:
-        app.tree_view.show_row(app.source.forest.row("conv"))
+        go_to(app, app.source.forest.row("conv"))
         await press(app, pilot, "8")
         text = panel(app)
         assert "output of call 0 2×3×8×8" in text and "▀▀▀▀▀▀▀▀" in text
@@ -284,7 +291,7 @@ def test_a_live_trace_has_maps_and_gradients(model: Net, trace: tv.Trace) -> Non
     drive(trace, alone)
 
     async def with_model(app: Any, pilot: Any) -> None:
-        app.tree_view.show_row(app.source.forest.row("conv"))
+        go_to(app, app.source.forest.row("conv"))
         await press(app, pilot, "8")
         assert "output of call 0 2×3×8×8" in panel(app)
         await press(app, pilot, "v")
@@ -436,7 +443,7 @@ def test_keys_for_newcomers_are_there_at_any_width(model: Net) -> None:
         drive(model, steps, size=(width, 30))
 
     async def tabs(app: Any, pilot: Any) -> None:
-        assert any("Details" in line and "Compare" in line for line in screen(app).splitlines())
+        assert any("¹Details" in line and "⁹Diff" in line for line in screen(app).splitlines())
 
     for width in (130, 140, 150):
         drive(model, tabs, size=(width, 40))
@@ -458,7 +465,7 @@ def test_flow_keeps_what_differs_and_leaves_gradients_out() -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
     async def steps(app: Any, pilot: Any) -> None:
-        app.tree_view.show_row(app.source.forest.row("0"))
+        go_to(app, app.source.forest.row("0"))
         await press(app, pilot, "4")
         below = panel(app).partition("┬")[2].partition("State")[0]
         assert below.count("▶") == 1 and "to 1 · addmm" in below, below

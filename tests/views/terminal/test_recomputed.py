@@ -12,7 +12,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import torch_vis as tv
-from tests.kit.screen import drive, panel, press, screen, settle
+from tests.kit.screen import drive, go_to, panel, press, screen, settle
 from tests.views.text.test_module_tree import Checkpointed
 from torch_vis.graph.module_table import ModuleTable
 from torch_vis.graph.schema import Flag
@@ -104,6 +104,9 @@ def test_what_is_checkpointed_without_a_module_counts_where_it_ran() -> None:
 @pytest.mark.parametrize("size", [(150, 40), (80, 40)])
 def test_a_row_says_that_it_is_recomputed(size: tuple[int, int]) -> None:
     async def steps(app: Any, pilot: Any) -> None:
+        (fold,) = [line for line in screen(app).splitlines() if "layers.0–2 × 3" in line]
+        assert "recomputed" in fold
+        await press(app, pilot, "z")
         lines = [line for line in screen(app).splitlines() if "Sequential" in line]
         assert [line.split()[2:5] for line in lines[:3]] == [
             ["▸" if "▸" in line else "▾", path, "recomputed"] for line, path in zip(lines, LAYERS)
@@ -128,7 +131,7 @@ def test_the_panels_tell_of_it() -> None:
     async def steps(app: Any, pilot: Any) -> None:
         forest = app.source.forest
         row = forest.row("layers.1")
-        app.tree_view.show_row(row)
+        go_to(app, row)
         await settle(app, pilot)
         inside = [node for node in trace.graph.find(flag="recompute") if node.path.startswith("layers.1")]
         took = duration(sum(trace.metrics["time_ns"][node.index] or 0 for node in inside))
@@ -142,7 +145,7 @@ def test_the_panels_tell_of_it() -> None:
         assert "; → forward, ← backward, ↻ recomputed" in panel(app), "the page's sign"
         repeated = [line.split() for line in panel(app).splitlines() if "↻" in line][1:]
         assert [int(line[0]) for line in repeated] == [node.index for node in inside]
-        app.tree_view.show_row(forest.row("first"))
+        go_to(app, forest.row("first"))
         await press(app, pilot, "1")
         assert "recomputed" not in panel(app)
 
@@ -151,6 +154,7 @@ def test_the_panels_tell_of_it() -> None:
 
 def test_what_is_saved_says_it_too(tmp_path: Path) -> None:
     async def steps(app: Any, pilot: Any) -> None:
+        await press(app, pilot, "z")
         for ending in ("txt", "json"):
             app.save(str(tmp_path / f"view.{ending}"))
         await settle(app, pilot)
@@ -170,7 +174,6 @@ def test_layers_of_which_some_are_recomputed_are_not_folded_into_one() -> None:
             return x
 
     async def steps(app: Any, pilot: Any) -> None:
-        await press(app, pilot, "z")
         labels = [app.tree_view.arrangement.label(int(row)) for row in app.tree_view.rows]
         assert "layers.0" in labels and "layers.1–2 × 2" in labels
         row = app.source.forest.row("layers.1")
@@ -223,11 +226,11 @@ def test_what_an_optimizer_does_is_not_called_forward() -> None:
 
     async def steps(app: Any, pilot: Any) -> None:
         await press(app, pilot, "2")
-        for type_, words in (("run", "forward, optimizer"), ("SGD", "optimizer"), ("Linear", "forward")):
-            app.tree_view.show_row(rows[type_])
+        for type_, words in (("", "forward, optimizer"), ("SGD", "optimizer"), ("Linear", "forward")):
+            go_to(app, rows[type_])
             await settle(app, pilot)
             assert f"\n{words}  " in panel(app), type_
-        app.tree_view.show_row(rows["SGD"])
+        go_to(app, rows["SGD"])
         await press(app, pilot, "5")
         assert "; ↓ optimizer" in panel(app) and "↻" not in panel(app)
 

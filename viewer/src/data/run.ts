@@ -17,6 +17,7 @@ export const COMPARED: Record<string, string> = Object.fromEntries(
 
 const NONE: readonly number[] = [];
 export const OUTSIDE = "outside any module";
+export const WHOLE_RUN = "whole run";
 const LONGEST_SIDE = 14; // letters of the name of a run in a comparison
 const PARTITION = /^(?:partition|forward) (\d+)$/;
 
@@ -264,12 +265,26 @@ export class Run {
     return `the result of ${this.name(maker)} ${this.placeText(this.nodeScope[maker])}`;
   }
 
+  /** The operation whose line an operation is due to: of a gradient what it is the gradient of, not what called backward. */
+  dueTo(node: number): number {
+    const forward = this.nodePhase[node] === Phase.BACKWARD ? this.nodeLink[node] : -1;
+    return forward >= 0 && this.nodeSite[forward] >= 0 ? forward : node;
+  }
+
   /** Whether an operation of the backward pass adds gradients of one tensor up. */
   addsGradients(node: number): boolean {
     if (this.nodePhase[node] !== Phase.BACKWARD) return false;
-    return (
-      (this.nodeFlags[node] & Flag.IN_PLACE_SUM) !== 0 || (/^add_?$/.test(this.name(node)) && this.nodeLink[node] < 0)
-    );
+    if (this.nodeFlags[node] & Flag.IN_PLACE_SUM) return true;
+    if (!/^add_?$/.test(this.name(node))) return false;
+    if (this.nodeLink[node] < 0) return true;
+    // What belongs to an operation may be a step of its formula; what comes of two operations is two parts of one gradient.
+    const of = new Set<number>();
+    for (let row = this.inStart[node]; row < this.inStart[node + 1]; row++) {
+      const maker = this.producer[this.rootOf(this.inValue[row])];
+      if (maker < 0 || this.nodePhase[maker] !== Phase.BACKWARD || this.nodeLink[maker] < 0) return false;
+      of.add(this.nodeLink[maker]);
+    }
+    return of.size > 1;
   }
 
   /** The call of a partition of a compiled program, by its number; -1 if it never ran. */

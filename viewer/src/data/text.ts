@@ -26,6 +26,13 @@ export function visibleAll<T>(data: T): T {
   return data;
 }
 
+/** A name in a sentence: of a very long one both ends. */
+export function shortened(text: string, most = 90): string {
+  if (text.length <= most) return text;
+  const head = Math.floor(most / 3);
+  return `${text.slice(0, head)}…${text.slice(text.length - (most - 1 - head))}`;
+}
+
 /** "1 operation", "2 operations", "3 boxes". */
 export function plural(count: number, what: string): string {
   const many = /(s|x|ch)$/.test(what) ? `${what}es` : `${what}s`;

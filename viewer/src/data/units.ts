@@ -23,8 +23,15 @@ function fixed(amount: number, digits: number): string {
   return (isHalf && lower % 2 === 0 ? lower / 10 ** digits : amount).toFixed(digits);
 }
 
-export const duration: Show = (ns) => scaled(ns, 1000, ["ns", "µs", "ms", "s"]);
-export const size: Show = (bytes) => scaled(bytes, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]);
+/** As Python writes it, in minutes and hours as well. */
+export const duration: Show = (ns) => {
+  if (Math.abs(ns) < 99.95e9) return scaled(ns, 1000, ["ns", "µs", "ms", "s"]);
+  const minutes = Math.round(Math.abs(ns) / 6e10);
+  const sign = ns < 0 ? "−" : "";
+  if (minutes < 60) return `${sign}${(Math.abs(ns) / 6e10).toFixed(1)} min`;
+  return `${sign}${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
+};
+export const size: Show = (bytes) => scaled(bytes, 1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]);
 /** Amounts of something that is named with them: "1.50 GFLOP". */
 export function amountOf(unit: string): Show {
   return (n) =>
@@ -41,7 +48,9 @@ export function signed(show: Show): Show {
 }
 
 export const percent: Show = (share) => `${(100 * share).toFixed(share && share < 0.0995 ? 1 : 0)} %`;
-export const amount: Show = (n) => scaled(n, 1000, ["", "k", "M", "G", "T", "P"]);
+/** As Python writes it: exact while it is short. */
+export const amount: Show = (n) =>
+  Number.isInteger(n) && Math.abs(n) < 10_000 ? count(n) : scaled(n, 1000, ["", "k", "M", "G", "T", "P"]);
 const minus = (text: string): string => text.replace(/^-/, "−");
 export const plain: Show = (n) =>
   minus(

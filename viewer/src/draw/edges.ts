@@ -3,8 +3,11 @@
 import { REMOVED, type Run } from "../data/run.ts";
 import { size } from "../data/units.ts";
 import type { Edge, Picture } from "../tree/picture.ts";
-import { handedOver } from "./labels.ts";
+import { handedAlong } from "./labels.ts";
+import type { Box } from "../tree/box.ts";
 import type { EdgeHit, Scene } from "./scene.ts";
+
+const MOST_LOOKED_AT = 200; // values, when readers are looked for through views
 
 export interface EdgeFacts {
   value: number; // as the box at its beginning hands it over
@@ -23,15 +26,36 @@ export function edgeFacts(picture: Picture, edge: Edge): EdgeFacts {
   const { run } = forest;
   const [source, target] = [items[edge.source].box, items[edge.target].box];
   return {
-    value: handedOver(picture, edge),
+    value: handedAlong(picture, edge),
     read: edge.value,
     count: edge.count,
-    from: source.whole,
-    to: target.whole,
+    from: calledText(source),
+    to: calledText(target),
     isCarried: edge.carried,
     side: edge.side ? run.sides[edge.side === REMOVED ? 0 : 1] : "",
-    isSum: target.node >= 0 && run.addsGradients(target.node),
+    isSum: addsUp(picture, edge),
   };
+}
+
+/** A box from outside, with the number of the call where its name on the screen has one. */
+function calledText(box: Box): string {
+  const number = / #\d+$/.exec(box.label)?.[0] ?? "";
+  return box.whole.endsWith(number) ? box.whole : box.whole + number;
+}
+
+/** Whether what reads the tensor at the end of an edge, itself or through views, adds gradients of one tensor up. */
+function addsUp({ forest, leaf }: Picture, { target, value }: Edge): boolean {
+  const { run } = forest;
+  const waiting = [value];
+  for (const passed of waiting) {
+    for (const reader of run.readers(passed)) {
+      const position = forest.position[reader];
+      if (run.isView(reader)) waiting.push(...run.outputs(reader));
+      else if (position >= 0 && leaf[position] === target && run.addsGradients(reader)) return true;
+    }
+    if (waiting.length > MOST_LOOKED_AT) break;
+  }
+  return false;
 }
 
 /** The bytes of a tensor itself, whatever block it lies in. */

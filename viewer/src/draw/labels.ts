@@ -88,7 +88,7 @@ function place(column: Column, frame: number): Label[] {
   lines.forEach((line, number) => {
     const [from, to] = [result.pathStart[number], result.pathStart[number + 1]];
     if (!line.label || to === from) return;
-    const text = typeText(run.type(handedOver(picture, line)));
+    const text = typeText(run.type(handedOver(picture, line, frame)));
     if (picture.items[line.source].own < 0 && shapeOf(picture.items[line.source].box) === text) return; // its box says so
     if (seen.has(`${line.from},${text}`)) return;
     const w = (subRuler().width(text) * LABEL_SIZE) / 12 + 4;
@@ -110,12 +110,26 @@ function place(column: Column, frame: number): Label[] {
   return results;
 }
 
-/** The value that a line stands for: as the box at its beginning gave it, before any view that was taken of it on the way. */
-export function handedOver({ leaf, forest }: Picture, { source, value }: { source: number; value: number }): number {
+/**
+ * The value that a line stands for: as the box at its beginning gave it, before any view that was taken of it on the way.
+ *
+ * A line in the frame `inside` has left every module up to there, and what the outermost of them returned is what passes.
+ */
+export function handedOver(
+  { leaf, forest, items, frames }: Picture,
+  { source, value }: { source: number; value: number },
+  inside: number,
+): number {
   const { run } = forest;
   const root = run.rootOf(value);
+  const returned = new Set<number>();
+  for (let item = source; item >= 0;) {
+    const { box, frame } = items[item];
+    if (box.subject.scope >= 0) returned.add(run.handedOut(box.subject.scope));
+    item = frame === inside ? -1 : frames[frame].item;
+  }
   let result = value;
-  while (result !== root) {
+  while (result !== root && !returned.has(result)) {
     const view = run.producer[result];
     const position = forest.position[view];
     if (position >= 0 && leaf[position] === source) break; // taken inside of the box
@@ -124,6 +138,16 @@ export function handedOver({ leaf, forest }: Picture, { source, value }: { sourc
     result = before;
   }
   return result;
+}
+
+/** The same of a whole edge, which is outside of all that is around its source and not around its target. */
+export function handedAlong(picture: Picture, edge: { source: number; target: number; value: number }): number {
+  const { items, frames } = picture;
+  const around = new Set<number>();
+  for (let frame = items[edge.target].frame; frame >= 0; frame = frames[frame].parent) around.add(frame);
+  let inside = items[edge.source].frame;
+  while (!around.has(inside) && frames[inside].parent >= 0) inside = frames[inside].parent;
+  return handedOver(picture, edge, inside);
 }
 
 /** Beside the line's beginning, beside its end, and beside every upright stretch on its way. */

@@ -16,6 +16,7 @@ export interface Face {
 export const TITLE = `600 13px ${FONT}`;
 export const SUB = `12px ${FONT}`;
 export const HEADER = 30;
+const FIGURE = "88.8 MiB"; // what a heat map writes in place of a shape
 
 /** The width that the name of a frame and its buttons take. */
 export function headerWidth(box: Box): number {
@@ -85,7 +86,8 @@ function makeFace(box: Box): Face {
 function addedFace(box: Box, label: string): Face {
   const sub = shapeOf(box);
   const extra = box.canOpen ? 20 : 0;
-  const w = Math.round(titleRuler().width(label) + subRuler().width(sub) + 30 + extra);
+  const beside = Math.max(subRuler().width(sub), subRuler().width(FIGURE));
+  const w = Math.round(titleRuler().width(label) + beside + 30 + extra);
   return { w, h: 28, badge: "", title: label, sub };
 }
 

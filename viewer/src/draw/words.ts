@@ -1,7 +1,7 @@
 /** What is written on a box: all that it says, or from farther away its name alone. */
 
 import type { Box } from "../tree/box.ts";
-import { face, signOf, SUB, titleRuler } from "./measure.ts";
+import { face, signOf, SUB, subRuler, titleRuler } from "./measure.ts";
 import type { Look } from "./painter.ts";
 import type { Rect } from "./scene.ts";
 import { round } from "./shapes.ts";
@@ -104,8 +104,11 @@ export function drawWords(
   if (sub) {
     context.fillStyle = plainFill ? theme.faint : ink;
     context.font = SUB;
-    if (isAdded) context.fillText(sub, left + titleRuler().width(title) + 3, y + h / 2 + 0.5);
-    else context.fillText(sub, left, y + 31.5);
+    const before = isAdded ? titleRuler().width(title) + 3 : 0;
+    const room = x + w - (isAdded && toggle ? 22 : 5) - left - before;
+    const text = isEnd ? sub : subRuler().fit(sub, room);
+    if (isAdded) context.fillText(text, left + before, y + h / 2 + 0.5);
+    else context.fillText(text, left, y + 31.5);
   }
   if (toggle) {
     context.fillStyle = plainFill ? theme.faint : ink;

@@ -5,7 +5,7 @@ import { Memory } from "../data/memory.ts";
 import { recomputedOperations } from "../data/recomputed.ts";
 import type { Run } from "../data/run.ts";
 import { Flag, Phase, PHASES } from "../data/schema.gen.ts";
-import { plural } from "../data/text.ts";
+import { plural, shortened } from "../data/text.ts";
 import { amount, count, duration, percent, size, type Show } from "../data/units.ts";
 import { h } from "../dom.ts";
 import { tokenSteps, tokenTotals } from "../data/tokens.ts";
@@ -127,8 +127,8 @@ function memoryAtPeak(run: Run, ask: Ask): HTMLElement[] {
       h(
         "p",
         { class: "sub" },
-        `during ${run.name(peak)} ${run.placeText(run.nodeScope[peak])}` +
-          (value >= 0 ? `; the largest is ${run.originText(value)}, ${size(memory.bytes[largest])}` : ""),
+        `during ${run.name(peak)} ${shortened(run.placeText(run.nodeScope[peak]))}` +
+          (value >= 0 ? `; the largest is ${shortened(run.originText(value))}, ${size(memory.bytes[largest])}` : ""),
       ),
     ),
   ];

@@ -40,7 +40,7 @@ export function moduleChanges(run: Run, go: Go): HTMLElement {
 }
 
 function lineLink([path, what, node]: [string, string, number], go: Go): HTMLElement {
-  const words = [h("b", {}, path || "(root)"), h("span", {}, ` ${what}`)];
+  const words = [h("b", {}, path || "model"), h("span", {}, ` ${what}`)];
   if (node < 0) return h("div", { class: "row" }, ...words);
   return h("button", { class: "row link", type: "button", on: { click: () => go(node) } }, ...words);
 }

@@ -3,7 +3,7 @@
 import type { App } from "../app.ts";
 import { pathBefore } from "../data/renamed.ts";
 import { callsOf, RECOMPUTED, SAID } from "../data/recomputed.ts";
-import { DIFFERENCES, type Run } from "../data/run.ts";
+import { DIFFERENCES, OUTSIDE, type Run } from "../data/run.ts";
 import { KINDS, Phase, PHASES, Role, ROLES } from "../data/schema.gen.ts";
 import type { SiteRow } from "../data/tables.ts";
 import { plural } from "../data/text.ts";
@@ -130,7 +130,8 @@ export class Details {
 
   private operation(node: number): HTMLElement[] {
     const { run } = this.app;
-    const site = run.nodeSite[node] >= 0 ? run.tables.sites[run.nodeSite[node]] : null;
+    const due = run.dueTo(node);
+    const site = run.nodeSite[due] >= 0 ? run.tables.sites[run.nodeSite[due]] : null;
     const compared = comparedRows(this.app, null, node);
     return [
       this.heading(run.name(node), run.op(node)),
@@ -178,7 +179,9 @@ export class Details {
       this.linksOf(node),
       this.nodes("Producers", run.producers(node)),
       this.nodes("Consumers", run.users(node)),
-      ...(site ? [sourceOf(run, site)] : []),
+      ...(site
+        ? [sourceOf(run, site, due === node ? "Source" : `Source of ${run.name(due)}, whose gradient this is`)]
+        : []),
     ].filter((part): part is HTMLElement => part !== null);
   }
 
@@ -314,8 +317,7 @@ export class Details {
   /** The line of an operation that a module runs itself lies in its forward; of one that runs none, say whose it is. */
   private source(box: Box, nodes: number[]): HTMLElement | null {
     const { run } = this.app;
-    const siteOf = (node: number): SiteRow | null =>
-      run.nodeSite[node] >= 0 ? run.tables.sites[run.nodeSite[node]] : null;
+    const siteOf = (node: number): SiteRow | null => run.tables.sites[run.nodeSite[run.dueTo(node)]] ?? null;
     const isForward = (node: number): boolean => run.nodePhase[node] === Phase.FORWARD;
     const own = box.scope >= 0 ? Array.from(box.forest.elements(box.scope)).filter((element) => element >= 0) : [];
     for (const node of [...own.filter(isForward), ...own]) {
@@ -354,9 +356,13 @@ export class Details {
       }
     }
     return [
-      this.values("Reads from outside", [...takes], MOST_LOOKED_AT),
-      this.values("Results that are read outside", [...makes], MOST_LOOKED_AT),
-      this.values("Kept for another phase", [...kept], MOST_LOOKED_AT),
+      this.values("Inputs", [...takes], MOST_LOOKED_AT),
+      this.values("Outputs", [...makes], MOST_LOOKED_AT),
+      this.values(
+        box.forest.phases.includes(Phase.FORWARD) ? "Saved for backward" : "Read in a later phase",
+        [...kept],
+        MOST_LOOKED_AT,
+      ),
     ];
   }
 
@@ -392,7 +398,7 @@ export class Details {
         ? `${type.includes(".") ? type : path} in ${run.where(scope)}`
         : path
           ? `${path} (${type})`
-          : type || "(the run)";
+          : type || OUTSIDE;
     return h("button", { class: "link", type: "button", on: { click: () => this.goScope(scope) } }, text);
   }
 

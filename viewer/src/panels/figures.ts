@@ -90,7 +90,9 @@ export function groupRows(app: App, box: Box): Fact[] {
     // Of a module, the table of modules says how many it holds; here each would count where it is first used.
     if (name === "parameters" && !run.difference && box.kind === "module" && !run.isFunction(box.scope)) continue;
     const missing = sum.unknown ? ` (${plural(sum.unknown, "operation")} not known)` : "";
-    rows.push([metricLabel(name), isUnknown(sum) ? "not known" : metricText(app, name, sum.total) + missing]);
+    // The time of a module is that of its calls, Python included; this is the sum over what ran in the box.
+    const label = name === "time_ns" ? "time of operations" : metricLabel(name);
+    rows.push([label, isUnknown(sum) ? "not known" : metricText(app, name, sum.total) + missing]);
   }
   for (const measure of app.measures) {
     if (!WHOLE.has(measure.id) || (measure.applies && !measure.applies(box))) continue;

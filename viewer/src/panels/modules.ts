@@ -3,7 +3,7 @@
 import type { App } from "../app.ts";
 import { pathBefore } from "../data/renamed.ts";
 import { AGAIN, isOutermost, isRecomputed, RECOMPUTED, SAID } from "../data/recomputed.ts";
-import { COMPARED, DIFFERENCES } from "../data/run.ts";
+import { COMPARED, DIFFERENCES, WHOLE_RUN } from "../data/run.ts";
 import { amount, count, duration, showFor, signed, size, type Show } from "../data/units.ts";
 import { button, h, replace } from "../dom.ts";
 import { SIGNS } from "../draw/measure.ts";
@@ -39,16 +39,23 @@ const LABEL: Record<string, string> = {
 };
 /** Figures of modules as Python's table has them, with what a person should know of each. */
 const FIGURES: [id: string, label: string, show: Show, about: string][] = [
+  ["calls", "calls", count, "how often it was called"],
   ["time_ns", "time", duration, "forward: how long its calls took, with all that they called"],
   ["backward_ns", "backward", duration, "time of the operations of its backward pass"],
   ["flops", "FLOPs", amount, "forward"],
-  ["backward_flops", "FLOPs backward", amount, "backward"],
-  ["alloc_bytes", "allocated", size, "bytes that its operations allocated in forward"],
   ["parameters", "params", amount, "parameters that it holds or reads, with those of all that it calls"],
+  ["alloc_bytes", "allocated", size, "bytes that its operations allocated in forward"],
+  ["backward_flops", "FLOPs backward", amount, "backward"],
   ["moved_bytes", "accessed", size, "bytes that its operations read and wrote in forward"],
   ["ops", "ops", count, "operations in forward"],
-  ["calls", "calls", count, "how often it was called"],
 ];
+/** Titles of columns, in full. */
+const WORDS: Record<string, string> = {
+  params: "parameters",
+  allocated: "memory allocated",
+  accessed: "bytes accessed",
+  ops: "operations",
+};
 /** Their order in the mask of sums that leave operations out. */
 const MASKED = [
   "ops",
@@ -203,7 +210,7 @@ export class ModuleTable {
     const name = h(
       "td",
       { class: "name", title: all.filter(Boolean).join("\n") },
-      h("b", {}, sign + (isTree ? row.label : path || type)),
+      h("b", {}, sign + (isTree ? row.label : path || (row.scope === 0 ? WHOLE_RUN : type))),
       h("span", { class: "sub" }, ` ${row.again ? AGAIN : ""}${path ? type : ""}${before ? ` · was ${before}` : ""}`),
     );
     if (isTree) name.style.paddingLeft = `${6 + Math.min(row.depth, 12) * 11}px`;
@@ -227,7 +234,7 @@ export class ModuleTable {
         const td = h(
           "td",
           { class: kind, title: row.low[at] ? LOW : undefined },
-          cell === null ? "–" : (row.low[at] ? "≥ " : "") + this.columns[at].show(cell),
+          cell === null ? "–" : (row.low[at] ? "≥ " : "") + (cell === 0 ? "0" : this.columns[at].show(cell)),
         );
         const share = cell && most[at] ? Math.abs(cell) / most[at] : 0;
         if (share > 0.03 && this.columns[at].id !== "calls") td.style.backgroundSize = `${100 * share}% 100%`;
@@ -286,7 +293,7 @@ export class ModuleTable {
     const row = this.rows.find((other) => other.module === module);
     return this.columns.flatMap(({ label, show }, at): [string, string][] => {
       const cell = row?.cells[at] ?? null;
-      const name = label === "params" ? "parameters" : label; // there is room for the word
+      const name = WORDS[label] ?? label; // there is room for the words
       return row && cell !== null ? [[name, (row.low[at] ? "≥ " : "") + show(cell)]] : [];
     });
   }
@@ -361,7 +368,7 @@ export class ModuleTable {
       const above = run.path(around);
       if (above && path.startsWith(`${above}.`)) return path.slice(above.length + 1);
     }
-    return path || type;
+    return path || (scope === 0 ? WHOLE_RUN : type);
   }
 }
 

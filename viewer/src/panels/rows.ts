@@ -5,7 +5,8 @@ import { PHASES } from "../data/schema.gen.ts";
 import { count } from "../data/units.ts";
 import { h } from "../dom.ts";
 
-const LONGEST_TAIL = 28;
+const LONGEST_TAIL = 20; // letters
+const LEAST_HEAD = 3;
 const LEFT_OUT = "≥: operations of which it is not known are left out, so that the two cannot be compared.";
 
 export type Go = (node: number) => void;
@@ -44,29 +45,31 @@ export function comparedFacts(run: Run, rows: Fact[]): HTMLElement[] {
   ];
 }
 
-/** Text with the letters that a pattern matches brought out. */
-export function markedText(text: string, marks: RegExp | null): (string | HTMLElement)[] {
-  if (!marks) return [text];
+/** Text with the letters that a pattern matches brought out; of a text that is shown in pieces, those from `from` to `to`. */
+export function markedText(text: string, marks: RegExp | null, from = 0, to = text.length): (string | HTMLElement)[] {
   const pieces: (string | HTMLElement)[] = [];
-  let end = 0;
-  for (const match of text.matchAll(marks)) {
-    if (!match[0]) continue;
-    pieces.push(text.slice(end, match.index), h("mark", {}, match[0]));
-    end = match.index + match[0].length;
+  let end = from;
+  for (const match of marks ? text.matchAll(marks) : []) {
+    const [first, last] = [Math.max(match.index, end), Math.min(match.index + match[0].length, to)];
+    if (first >= last) continue;
+    pieces.push(text.slice(end, first), h("mark", {}, text.slice(first, last)));
+    end = last;
   }
-  return [...pieces, text.slice(end)];
+  return [...pieces, text.slice(end, to)];
 }
 
-/** A path of which the end stays to be seen where there is no room for all of it. */
+/** A path of which the end stays to be seen where there is no room for all of it; what is cut away before it is "…". */
 export function pathText(path: string, after = "", marks: RegExp | null = null): HTMLElement {
-  const parts = path.split(".");
-  let tail = parts.pop()!;
-  while (parts.length && tail.length + parts[parts.length - 1].length < LONGEST_TAIL) tail = `${parts.pop()}.${tail}`;
+  let cut = path.lastIndexOf(".", path.length - 2) + 1;
+  for (let at = cut; at > 0 && path.length - at <= LONGEST_TAIL; at = path.lastIndexOf(".", at - 2) + 1) cut = at;
+  if (path.length - cut > LONGEST_TAIL) cut = path.length - LONGEST_TAIL;
+  if (cut < LEAST_HEAD) cut = 0;
   return h(
     "span",
     { class: "sub path", title: path + after },
-    h("span", { class: "path-head" }, ...markedText(path.slice(0, path.length - tail.length), marks)),
-    h("span", { class: "path-tail" }, ...markedText(tail, marks), after),
+    h("span", { class: "path-head" }, ...markedText(path, marks, 0, cut)),
+    // Cut at its beginning, where the "…" of the head stands: its text runs from left to right all the same.
+    h("span", { class: "path-tail" }, h("bdi", { dir: "ltr" }, ...markedText(path, marks, cut), after)),
   );
 }
 

@@ -32,8 +32,8 @@ const NAMES: Record<string, string> = {
   devices: "devices",
   fake: "by shapes alone",
   repeat: "runs timed",
-  plain_wall_low_ns: "half of them within",
-  compile_ns: "of it to compile",
+  plain_wall_low_ns: "middle half of runs",
+  compile_ns: "compilation",
   via: "captured via",
   ranges: "sizes",
 };
@@ -215,14 +215,14 @@ function figures(sides: Side[]): Figure[] {
     ...total("bytes accessed", "moved_bytes", size),
     { name: "peak memory", show: size, of: (side) => side.peak_bytes },
     ...(sides.some((side) => number(side.meta.steady_peak_bytes) !== null)
-      ? [{ name: "from the second step on", show: size, of: (side: Side) => number(side.meta.steady_peak_bytes) }]
+      ? [{ name: "peak from the second step on", show: size, of: (side: Side) => number(side.meta.steady_peak_bytes) }]
       : []),
     { name: "wall time", show: duration, of: (side) => number(side.meta.wall_ns) },
     ...(sides.some((side) => number(side.meta.overhead_ns) !== null)
-      ? [{ name: "of it to record", show: duration, of: (side: Side) => number(side.meta.overhead_ns) }]
+      ? [{ name: "recording overhead", show: duration, of: (side: Side) => number(side.meta.overhead_ns) }]
       : []),
     ...(sides.some((side) => number(side.meta.overhead_error_ns))
-      ? [{ name: "give or take", show: duration, of: (side: Side) => number(side.meta.overhead_error_ns) }]
+      ? [{ name: "± of the overhead", show: duration, of: (side: Side) => number(side.meta.overhead_error_ns) }]
       : []),
     ...(sides.some((side) => number(side.meta.plain_wall_ns) !== null)
       ? [{ name: "without recording", show: duration, of: (side: Side) => number(side.meta.plain_wall_ns) }]

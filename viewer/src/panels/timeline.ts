@@ -2,6 +2,7 @@
 
 import type { App } from "../app.ts";
 import { Memory } from "../data/memory.ts";
+import { OUTSIDE } from "../data/run.ts";
 import { nice, phaseStretches, type Stretch } from "../data/phases.ts";
 import { plural } from "../data/text.ts";
 import { count, duration, size, sizes } from "../data/units.ts";
@@ -238,12 +239,12 @@ export class Timeline {
     const alive = memory.alive(from, to);
     const bytes = alive.reduce((sum, storage) => sum + memory.bytes[storage], 0);
     const most = memory.highest(from, to);
-    const title =
-      !this.brush || (from === to && from === memory.peak)
-        ? `Peak: ${size(memory.total[memory.peak])} at operation ${count(memory.peak)}`
-        : from === to
-          ? `${size(bytes)} alive at operation ${count(from)}`
-          : `At most ${size(memory.total[most])} at once from operation ${count(from)} to ${count(to)}`;
+    const isPeak = !this.brush || (from === to && from === memory.peak);
+    const title = isPeak
+      ? `Peak: ${size(memory.total[memory.peak])} at operation ${count(memory.peak)}`
+      : from === to
+        ? `${size(bytes)} alive at operation ${count(from)}`
+        : `At most ${size(memory.total[most])} at once from operation ${count(from)} to ${count(to)}`;
     const among =
       from === to
         ? plural(alive.length, "memory block")
@@ -255,13 +256,25 @@ export class Timeline {
         "div",
         { class: "heading" },
         h("h3", {}, title),
-        button("peak", "Show what makes the peak", () => this.setBrush(memory.peak, memory.peak)),
+        this.brush && !isPeak
+          ? button("show the peak", "Show what makes the peak", () => this.setBrush(memory.peak, memory.peak), {
+              class: "framed",
+            })
+          : null,
         this.brush ? button("✕", "Let go of the brush (Esc)", () => this.clear(), { class: "icon" }) : null,
       ),
-      h("div", { class: "row sub" }, `${run.name(most)} in`, pathText(run.where(run.nodeScope[most]))),
+      h("div", { class: "row sub" }, ...this.place(most, "")),
       h("div", { class: "sub" }, `${among}, largest first`),
       ...alive.slice(0, MOST).map((storage) => this.row(storage)),
     );
+  }
+
+  /** An operation and the module that it is in, after some words. */
+  private place(node: number, words: string): HTMLElement[] {
+    const { run } = this.app;
+    const path = run.where(run.nodeScope[node]);
+    const what = `${words}${run.name(node)}${path === OUTSIDE ? `, ${OUTSIDE}` : " in"}`;
+    return [h("span", { class: "what" }, what), ...(path === OUTSIDE ? [] : [pathText(path)])];
   }
 
   private row(storage: number): HTMLElement {
@@ -270,7 +283,7 @@ export class Timeline {
     const value = memory.value[storage];
     const birth = memory.birth[storage];
     const name = value >= 0 ? run.valueLabel(value) : `block ${storage}`;
-    const what = `${memory.words[memory.use[storage]]}${birth >= 0 ? `, by ${run.name(birth)} in` : ", from outside"}`;
+    const use = memory.words[memory.use[storage]];
     const swatch = h("i", { class: "swatch" });
     swatch.style.background = USE_COLORS[memory.use[storage]];
     const first = birth >= 0 ? birth : value >= 0 ? (run.readers(value)[0] ?? -1) : -1;
@@ -292,8 +305,7 @@ export class Timeline {
       h(
         "span",
         { class: "second" },
-        h("span", { class: "what" }, what),
-        birth >= 0 ? pathText(run.where(run.nodeScope[birth])) : null,
+        ...(birth >= 0 ? this.place(birth, `${use}, by `) : [h("span", { class: "what" }, `${use}, from outside`)]),
       ),
     );
   }

@@ -143,13 +143,14 @@ export class Box {
     const boxes: Box[] = [];
     for (let at = 0; at < parts.length; at++) {
       const { start } = parts[at];
-      const isAdded = run.isAdded(elements[start]);
+      const isAdded = this.isAddedElement(elements[start]);
       let [end, next, shown] = [start, at, 0];
       while (next < parts.length) {
         const length = parts[next].period * parts[next].times;
         const inside = elements.subarray(parts[next].start, parts[next].start + length);
-        if (inside.some((element) => (element < 0 ? !run.isFunction(~element) : run.isAdded(element) !== isAdded)))
-          break;
+        const isOther = (element: number): boolean =>
+          (element < 0 && !run.isFunction(~element)) || this.isAddedElement(element) !== isAdded;
+        if (inside.some(isOther)) break;
         shown += inside.filter((element) => element < 0 || !run.isView(element)).length;
         end += length;
         next += 1;
@@ -168,6 +169,14 @@ export class Box {
       }
     }
     return boxes;
+  }
+
+  /** Whether the recording added an operation, or all that the call of a function ran. */
+  private isAddedElement(element: number): boolean {
+    const { forest, run } = this;
+    if (element >= 0) return run.isAdded(element);
+    const nodes = forest.order.subarray(forest.start[~element], forest.end[~element]);
+    return nodes.length > 0 && nodes.every((node) => run.isAdded(node));
   }
 
   /** What a stretch of operations is called that is drawn as one; "" where each stands for itself. */
@@ -201,7 +210,9 @@ export class Box {
 
   /** Whether the recording added all of it to what the program did. */
   get isAdded(): boolean {
-    return this.start >= 0 && this.elements.length > 0 && this.elements.every((element) => this.run.isAdded(element));
+    return (
+      this.start >= 0 && this.elements.length > 0 && this.elements.every((element) => this.isAddedElement(element))
+    );
   }
 
   /** The repeats in a call or in a part of one, and the single elements between them. */

@@ -16,7 +16,7 @@ import torch
 from torch_vis.analysis.activations.shards import Journal, Segment, journals, mapped
 from torch_vis.analysis.report import Report
 from torch_vis.capture.containers import end_of_one
-from torch_vis.errors import FileError, UsageError, missing_extra
+from torch_vis.errors import CorruptFile, FileError, UsageError, missing_extra
 from torch_vis.graph.io.atomic import PathLike
 from torch_vis.graph.text import size
 from torch_vis.views.text.table_layout import Field, Listing
@@ -39,7 +39,9 @@ class Piece(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _mapped(path: Path, number: int, start: int, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
+def _mapped(
+    path: Path, state: tuple[int, ...], number: int, start: int, dtype: str, shape: tuple[int, ...]
+) -> torch.Tensor:
     return mapped(path, Segment("", number, 0, dtype, list(shape), [], start))
 
 
@@ -163,7 +165,13 @@ class ActivationArray:
     def _tensor(self, piece: int) -> torch.Tensor:
         row = self._pieces[piece]
         segment = row.segment
-        return _mapped(row.path, segment.call, segment.start, segment.dtype, tuple(segment.shape))
+        try:
+            now = os.stat(row.path)
+        except OSError as error:
+            raise FileError(f"cannot read {row.path}: {error.strerror}") from error
+        # another file may have taken its place since
+        state = now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns
+        return _mapped(row.path, state, segment.call, segment.start, segment.dtype, tuple(segment.shape))
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         for row in range(len(self)):
@@ -353,7 +361,8 @@ def _pieces(folder: Path, records: Sequence[Journal]) -> dict[tuple[str, int], l
         for shard in journal.shards:
             for segment in shard.segments:
                 order = np.concatenate(
-                    [
+                    [np.zeros((0, 3), np.int64)]
+                    + [
                         np.stack((np.full(n, rank), np.full(n, number), np.arange(first, first + n)), axis=1)
                         for number, n, first in segment.rows
                     ]
@@ -371,7 +380,9 @@ def _pieces(folder: Path, records: Sequence[Journal]) -> dict[tuple[str, int], l
                             parts.append(np.arange(starts[number] + first, starts[number] + first + n))
                         else:
                             parts.append(np.asarray(ids[first : first + n], np.int64))
-                    samples = np.concatenate(parts)
+                    samples = np.concatenate([np.zeros(0, np.int64), *parts])
+                    if len(samples) != len(order):
+                        raise CorruptFile(f"{journal.path} names other samples than rows")
                 key = (segment.name, segment.call)
                 pieces.setdefault(key, []).append(Piece(folder / shard.file, segment, order, samples))
         before = int(starts[-1])

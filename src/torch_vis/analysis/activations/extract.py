@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import zlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch_vis.analysis.activations.statistics import Statistic
 from torch_vis.capture.containers import argument_names, container_items, named_tensors, with_tensors
 from torch_vis.capture.live import Live
 from torch_vis.capture.modes import without_gradients
+from torch_vis.capture.undo import Undo, context
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.io.atomic import PathLike
 from torch_vis.progress import progress
@@ -114,18 +114,10 @@ class Extraction:
         """Write all batches that are not there yet."""
         samples = SampleIds(self.loader, self.ranks)
         writer = ShardWriter(folder, self.rank, self._head(), shard_bytes)
-        with ExitStack() as stack:
-            stack.callback(writer.close)
+        with _closed_after(writer):
             done = list(writer.done)
-            count = 0
             try:
-                for batch, checksum, kept in stack.enter_context(closing(self._batches(done))):
-                    row = Batch(_samples(batch, kept), checksum, samples.take(batch))
-                    if count < len(done):
-                        self._same(os.fspath(folder), count, done[count], row)
-                    else:
-                        writer.add(row, kept)
-                    count += 1
+                count = self._write_batches(writer, samples, done, os.fspath(folder))
             except BaseException:
                 # what was computed stays
                 writer.flush()
@@ -139,6 +131,21 @@ class Extraction:
             if not count:
                 raise UsageError("the loader gave no batch")
             writer.finish()
+
+    def _write_batches(
+        self, writer: ShardWriter, samples: SampleIds, done: Sequence[Batch], folder: str
+    ) -> int:
+        """Hand over all batches that are not there yet; how many the loader gave."""
+        count = 0
+        with self.live as run:
+            for batch, checksum, kept in self._batches(run, done):
+                row = Batch(_samples(batch, kept), checksum, samples.take(batch))
+                if count < len(done):
+                    self._same(folder, count, done[count], row)
+                else:
+                    writer.add(row, kept)
+                count += 1
+        return count
 
     def _same(self, folder: str, number: int, before: Batch, now: Batch) -> None:
         if before.checksum != now.checksum:
@@ -171,8 +178,8 @@ class Extraction:
         again = True
         while again:
             count = 0
-            with closing(self._batches([])) as batches:
-                for _, _, kept in batches:
+            with self.live as run:
+                for _, _, kept in self._batches(run, []):
                     arrays = _arrays(kept)
                     for names, one in open_ones:
                         parts = [arrays[_only(name, arrays)] for name in names]
@@ -190,22 +197,21 @@ class Extraction:
                 )
         return {names[0] if len(names) == 1 else names: _result(given) for names, given in wanted}
 
-    def _batches(self, done: Sequence[Batch]) -> Generator[tuple[Any, int, list[Kept]], None, None]:
+    def _batches(self, run: Live, done: Sequence[Batch]) -> Iterator[tuple[Any, int, list[Kept]]]:
         """Each batch with its checksum; what was kept of it is empty where it is done already."""
-        with self.live as run:
-            for number, batch in enumerate(progress(self.loader, "extracting")):
-                checksum = _checksum(batch)
-                if number < len(done):
-                    yield batch, checksum, []
-                    continue
-                run.kept.clear()
-                with without_gradients():
-                    self._run(batch)
-                kept = self._kept(run.kept)
-                run.kept.clear()
-                if not kept and not number:
-                    raise UsageError(f"nothing was kept of the first batch: {self.keep!r} did not come by")
-                yield batch, checksum, kept
+        for number, batch in enumerate(progress(self.loader, "extracting")):
+            checksum = _checksum(batch)
+            if number < len(done):
+                yield batch, checksum, []
+                continue
+            run.kept.clear()
+            with without_gradients():
+                self._run(batch)
+            kept = self._kept(run.kept)
+            run.kept.clear()
+            if not kept and not number:
+                raise UsageError(f"nothing was kept of the first batch: {self.keep!r} did not come by")
+            yield batch, checksum, kept
 
     def _run(self, batch: Any) -> None:
         if self.device is not None and self.device.type != "meta":
@@ -255,6 +261,11 @@ class Extraction:
                 raise UsageError(f"dim={dim}: {name!r} has {tensor.dim()} dimensions")
             tensor = tensor.movedim(dim, 0)
         return [tensor.resolve_conj().resolve_neg().contiguous().cpu()]
+
+
+@context
+def _closed_after(undo: Undo, writer: ShardWriter) -> None:
+    undo.add(writer.close)
 
 
 def _path_in(name: str, paths: set[str]) -> str:

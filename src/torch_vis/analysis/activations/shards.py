@@ -14,13 +14,15 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from torch_vis.errors import CorruptFile, FileError, NewerFile, NotOurFile, UsageError
+from torch_vis.errors import CorruptFile, FileError, NewerFile, NotOurFile, UsageError, shortened
 from torch_vis.graph.io.atomic import PathLike, reading, replacing
+from torch_vis.graph.text import inert
 from torch_vis.replay.activation_file import DTYPES, layout
 from torch_vis.replay.replay import plain_bytes
 
@@ -29,6 +31,9 @@ FORMAT = "torch_vis activations"
 JOURNAL = re.compile(r"rank-(\d+)\.jsonl")
 # of a header; what a file says of itself is not believed beyond this
 MOST_HEADER = 1 << 28
+LARGEST = 1 << 53
+# rows of a shard, or as many as it has bytes: rows may be empty
+MOST_ROWS = 1 << 24
 NOTE = "torch_vis.batches"
 
 
@@ -93,12 +98,25 @@ class Shard(NamedTuple):
                 raise ValueError("a shard lies in the folder of its journal")
             batches = [Batch(*row) for row in record["batches"]]
             segments = [Segment(*row) for row in record["segments"]]
+            for batch in batches:
+                _check_numbers(batch.samples, batch.checksum, *(batch.ids or ()))
             for row in segments:
-                if row.dtype not in DTYPES or any(size < 0 for size in (*row.shape, row.start)):
+                _check_numbers(row.call, row.path, row.start, *row.shape, *chain.from_iterable(row.rows))
+                if type(row.name) is not str or row.dtype not in DTYPES or not row.shape:
                     raise ValueError("a segment has no such form")
-            return cls(file, int(record["first"]), batches, segments)
+                if sum(count for _, count, _ in row.rows) != row.shape[0]:
+                    raise ValueError("a segment has other rows than its batches")
+            _check_numbers(record["first"])
+            return cls(file, record["first"], batches, segments)
         except (KeyError, TypeError, ValueError) as error:
-            raise CorruptFile(f"{where} holds a line that is none of a journal: {error}") from error
+            raise CorruptFile(
+                f"{where} holds a line that is none of a journal: {inert(shortened(str(error)))}"
+            ) from error
+
+
+def _check_numbers(*numbers: Any) -> None:
+    if not all(type(number) is int and 0 <= number < LARGEST for number in numbers):
+        raise ValueError("a number is none that a journal has")
 
 
 class Journal(NamedTuple):
@@ -135,8 +153,7 @@ def read_journal(path: Path) -> Journal:
         if not records:
             return Journal(path, {}, [], False, 0)
         raise NotOurFile(f"{path} is no journal of activations")
-    if records[0].get("version", 0) > VERSION:
-        raise NewerFile(f"{path} was written by a later version of torch_vis")
+    _check_head(records[0], path)
     ends = [record for record in records[1:] if "complete" in record]
     shards = [Shard.of(record, path) for record in records[1:] if "complete" not in record]
     for shard in shards:
@@ -145,13 +162,41 @@ def read_journal(path: Path) -> Journal:
     size_bytes = sum(len(line) + 1 for line in lines)
     while (following := Path(path.parent, shard_name(path, len(shards)))).is_file():
         shards.append(read_shard(following))
+    _check_places(path, shards)
     return Journal(path, records[0], shards, bool(ends) and "complete" in records[-1], size_bytes)
+
+
+def _check_head(head: Mapping[str, Any], path: Path) -> None:
+    version, ranks, limits = head.get("version", 0), head.get("ranks", 1), head.get("limits", [])
+    if type(version) is not int or type(ranks) is not int:
+        raise CorruptFile(f"{path} begins with a line that is none of a journal")
+    if not isinstance(limits, list) or not all(isinstance(text, str) for text in limits):
+        raise CorruptFile(f"{path} begins with a line that is none of a journal")
+    if version > VERSION:
+        raise NewerFile(f"{path} was written by a later version of torch_vis")
+
+
+def _check_places(path: Path, shards: Sequence[Shard]) -> None:
+    """Raise where segments lie outside of their files, or are of batches that there are not."""
+    count = sum(len(shard.batches) for shard in shards)
+    for shard in shards:
+        size_bytes = os.path.getsize(path.parent / shard.file)
+        rows = 0
+        for segment in shard.segments:
+            itemsize: int = getattr(torch, segment.dtype).itemsize
+            rows += segment.shape[0]
+            if segment.start + itemsize * math.prod(segment.shape) > size_bytes or rows > max(
+                MOST_ROWS, size_bytes
+            ):
+                raise CorruptFile(f"{path.parent / shard.file} is cut off, or its journal is damaged")
+            if any(number >= count for number, _, _ in segment.rows):
+                raise CorruptFile(f"{path} holds a line about a batch that there is not")
 
 
 def _record(line: bytes, path: Path) -> dict[str, Any]:
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptFile(f"{path} holds a line that cannot be read: {error}") from error
     if not isinstance(record, dict):
         raise CorruptFile(f"{path} holds a line that is none of a journal")
@@ -177,8 +222,9 @@ def read_shard(path: Path) -> Shard:
             header[key_of(number, row)]["data_offsets"][0] + 8 + size
             for number, row in enumerate(shard.segments)
         ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise CorruptFile(f"{path} is no shard of activations: {error}") from error
+        _check_numbers(*starts)
+    except (KeyError, TypeError, ValueError, IndexError, RecursionError) as error:
+        raise CorruptFile(f"{path} is no shard of activations: {inert(shortened(str(error)))}") from error
     segments = [row._replace(start=start) for row, start in zip(shard.segments, starts)]
     return shard._replace(segments=segments)
 

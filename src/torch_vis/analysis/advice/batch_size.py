@@ -15,13 +15,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from torch_vis._trace import Trace
-from torch_vis.analysis.machine.resolve import UNITS, amount_bytes
+from torch_vis.analysis.machine.hardware import UNITS, amount_bytes
 from torch_vis.analysis.report import Charts, Report
 from torch_vis.api import trace
 from torch_vis.capture.modes import without_gradients
 from torch_vis.capture.session import run_backward
+from torch_vis.capture.state import RngStates
 from torch_vis.capture.timing import allocator_events
-from torch_vis.capture.undo import Undo, context, take_out
+from torch_vis.capture.undo import Undo, context, hook_calls
 from torch_vis.errors import TorchVisError, UsageError, takes_kwargs
 from torch_vis.graph.text import duration, size
 from torch_vis.progress import progress
@@ -311,7 +312,7 @@ def batch_size(
             f"samples/s and time are of this machine, on {', '.join(sorted(run.devices)) or 'cpu'}; measured is the "
             "peak of the allocator in a plain run"
         )
-        with torch.random.fork_rng():
+        with RngStates():
             room = free_bytes(run)
             if budget is not None:
                 prove(run, sizes, rows, budget, largest, room, notes)
@@ -600,9 +601,7 @@ def _device(tensor: torch.Tensor) -> str:
 def _watching(undo: Undo, modules: Any, look: Callable[..., None]) -> None:
     """Have a look at what modules are called with."""
     for module in modules:
-        undo.add(take_out, module._forward_pre_hooks, look)
-        handle = module.register_forward_pre_hook(look, with_kwargs=True)
-        undo.add(handle.remove)
+        hook_calls(undo, module, look, before=True, with_kwargs=True)
 
 
 # of which a time is the median

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch_vis.analysis.machine.resolve import amount_bytes
+from torch_vis.analysis.machine.hardware import amount_bytes
 from torch_vis.analysis.report import Charts, Report
 from torch_vis.api import trace
 from torch_vis.errors import UsageError, takes_kwargs

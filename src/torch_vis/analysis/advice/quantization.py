@@ -1,4 +1,4 @@
-"""What narrower numbers would do to a model: error, effect on the output, bytes and time saved, layer by layer."""
+"""What lower precision would do to a model: error, effect on the output, bytes and time saved, layer by layer."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from torch_vis.analysis.machine.features import Workload, workload
 from torch_vis.analysis.machine.hardware import Hardware, find_hardware
 from torch_vis.analysis.report import Charts, Report
 from torch_vis.api import trace
+from torch_vis.capture.modes import without_gradients
 from torch_vis.capture.state import StateSnapshot
 from torch_vis.errors import UsageError, no_match, takes_kwargs
 from torch_vis.graph.graph import Graph
@@ -333,7 +334,7 @@ def quantization(
 
 def _forward(model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any] | None) -> Trace:
     """A recorded run without gradients, after which the model is as it was."""
-    with StateSnapshot.of_model(model, contents="buffers") as state, torch.no_grad():
+    with StateSnapshot.of_model(model, contents="buffers") as state, without_gradients():
         try:
             traced = trace(model, *args, kwargs=kwargs)
         except RuntimeError as error:

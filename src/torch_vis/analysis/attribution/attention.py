@@ -11,6 +11,7 @@ import torch
 
 from torch_vis.analysis.attribution.methods import token_names
 from torch_vis.analysis.report import Charts, MapReport
+from torch_vis.capture.modes import without_gradients
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.graph import Graph, Node
 from torch_vis.graph.schema import Flag, Phase
@@ -75,9 +76,10 @@ class AttentionReport(MapReport):
             outputs = graph.out_value[slice(*graph.output_span(place.node))].tolist()
             watch[place] = planner.plan.arguments(place.node) if place.is_fused else outputs[:1]
         forward = Forward(run, args, kwargs, watch=sorted({v for row in watch.values() for v in row}))
+        self._limits = forward.limits
         self.weights: dict[str, torch.Tensor] = {}
         """The weights by module, in the order of the run."""
-        with torch.no_grad():
+        with without_gradients():
             values = forward.run().watched
             for place in places:
                 tensors = [values[value] for value in watch[place]]
@@ -136,6 +138,10 @@ class AttentionReport(MapReport):
         if self.fused:
             facts["fused"] = f"{len(self.fused)}, worked out again from queries and keys"
         return facts
+
+    def notes(self) -> Sequence[str]:
+        """What is as recorded and might be different with other inputs."""
+        return self._limits
 
     def listings(self) -> Sequence[Listing]:
         """Every head, with what it looks at."""

@@ -16,6 +16,7 @@ import torch
 from torch_vis.analysis.attribution.methods import Goal
 from torch_vis.analysis.report import Charts, MapReport
 from torch_vis.capture.edits import EditPlace, Replacement, changed, check_replacement
+from torch_vis.capture.modes import without_gradients
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind, Phase
@@ -96,7 +97,9 @@ class EdgeReport(MapReport):
         plain = Forward(run)
         self.measured = _number(goal, plain)
         """What is measured in the run."""
-        self.other_measured = _number(goal, Forward(run, args, kwargs))
+        other = Forward(run, args, kwargs)
+        self._limits = other.limits
+        self.other_measured = _number(goal, other)
         """What is measured in the other run."""
         if between is None:
             edges = _between_operations(graph, plain, Forward(run, args, kwargs, vary=_names(run)).touched)
@@ -147,7 +150,8 @@ class EdgeReport(MapReport):
     def notes(self) -> Sequence[str]:
         """What an estimate is."""
         return [
-            "an estimate is the gradient at the edge times the difference of the runs; the effect is measured"
+            "an estimate is the gradient at the edge times the difference of the runs; the effect is measured",
+            *self._limits,
         ]
 
     def charts(self) -> Mapping[str, Any]:
@@ -182,12 +186,12 @@ def _names(run: LiveRun) -> list[str]:
 
 
 def _number(goal: Goal, forward: Forward) -> float:
-    with torch.no_grad():
+    with without_gradients():
         return float(goal.of(forward.run()).detach().double().sum())
 
 
 def _watched(forward: Forward) -> dict[int, torch.Tensor]:
-    with torch.no_grad():
+    with without_gradients():
         return {value: tensor.detach().clone() for value, tensor in forward.run().watched.items()}
 
 
@@ -354,7 +358,7 @@ def _estimates(
 def _patched(run: LiveRun, goal: Goal, edge: _Edge, now: Contents) -> float:
     """What is measured with one edge patched."""
     put = {value: (lambda _, value=value: now[value].clone()) for value in edge.values}
-    with torch.no_grad():
+    with without_gradients():
         given = _forward_for(run, [edge]).run(changes=edge.changes(put, run.graph))
         return float(goal.of(given).detach().double().sum())
 
@@ -382,7 +386,7 @@ def patch_path(
     first = places[0]
     index = full_index(graph, first)
     (old,) = Forward(run, args, kwargs).values_of([first])
-    with torch.no_grad():
+    with without_gradients():
         new = changed(old, edit, EditPlace(first.name), index)
     output: Any = None
     for number, sender in enumerate(places[: None if ends_outside else -1]):
@@ -395,7 +399,7 @@ def patch_path(
             run, args, kwargs, watch=watch,
             places=[ReplayTarget(edge.name, edge.values, sender.after, Sight(frozenset()))],
         )  # fmt: skip
-        with torch.no_grad():
+        with without_gradients():
             given = way.run(changes=edge.changes({edge.values[0]: lambda _, new=new: new.clone()}, graph))  # type: ignore[misc]
         output = given.output
         if watch:

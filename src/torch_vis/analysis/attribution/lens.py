@@ -10,6 +10,7 @@ import torch
 
 from torch_vis.analysis.attribution.methods import Goal, token_names
 from torch_vis.analysis.report import Charts, MapReport
+from torch_vis.capture.modes import without_gradients
 from torch_vis.errors import UsageError, no_match
 from torch_vis.replay.forward import Forward, change_of
 from torch_vis.replay.live_run import LiveRun
@@ -65,9 +66,10 @@ class LogitLensReport(MapReport):
         last = layers[-1]
         values = Forward(run, args, kwargs).values_of(layers)
         forward = Forward(run, args, kwargs, places=[last])
+        self._limits = forward.limits
         self.logits: dict[str, torch.Tensor] = {}
         """The logits after each layer, each as the output is."""
-        with torch.no_grad():
+        with without_gradients():
             for target, value in zip(layers, values):
                 change = change_of(last, lambda _, value=value: value.clone())  # type: ignore[misc]
                 self.logits[target.name] = goal.chosen(forward.run(changes=[change])).detach().clone()
@@ -130,6 +132,10 @@ class LogitLensReport(MapReport):
         agree = [float((logits.argmax(-1) == final).float().mean()) for logits in self.logits.values()]
         shown = ", ".join(f"{name} {share:.0%}" for name, share in list(zip(self.names, agree))[:-1])
         return {"layers": f"{len(self.names)}", "guess as the last one does": shown}
+
+    def notes(self) -> Sequence[str]:
+        """What is as recorded and might be different with other inputs."""
+        return self._limits
 
     def listings(self) -> Sequence[Listing]:
         """The first guesses at the last position."""

@@ -14,6 +14,7 @@ import torch
 
 from torch_vis.analysis.report import Charts, MapReport
 from torch_vis.capture.containers import named_tensors
+from torch_vis.capture.modes import with_gradients, without_gradients
 from torch_vis.errors import UsageError, no_match
 from torch_vis.progress import progress
 from torch_vis.replay.forward import Forward, ForwardPass, ValueChange, change_of
@@ -113,7 +114,7 @@ class Goal:
     def of(self, given: ForwardPass) -> torch.Tensor:
         """The number of each sample; one number where the samples cannot be told apart."""
         if self.measure is not None:
-            with torch.enable_grad():
+            with with_gradients():
                 measured = self.measure(given.output)
             if not isinstance(measured, torch.Tensor):
                 raise UsageError(
@@ -288,7 +289,7 @@ class Explained:
 
     def measured(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
         """The numbers that are explained, without history."""
-        with torch.no_grad():
+        with without_gradients():
             return self.goal.of(self.run(values)).detach()
 
     def gradients(self, values: Sequence[torch.Tensor]) -> tuple[Tensors, torch.Tensor]:
@@ -732,7 +733,7 @@ class AttributionReport(AttributedMaps):
             self.baseline_measured = self._at_baseline(subject, settings)
         self._inputs = subject.inputs
         self._tokens = tokens
-        self._left = [where(run.graph, node) for node in subject.forward.left]
+        self._left = subject.forward.left_at
         self._cut = [] if method == "occlusion" else [where(run.graph, node) for node in subject.forward.cut]
         if tokens is not None:
             for values in self.maps.values():
@@ -742,7 +743,7 @@ class AttributionReport(AttributedMaps):
     def _at_baseline(self, subject: Explained, settings: MethodSettings) -> float:
         if METHODS[self.method].inside:
             way = Forward(subject.trace, *subject.given, vary=list(subject.forward.values))
-            with torch.no_grad():
+            with without_gradients():
                 measured = subject.goal.of(way.run(subject.baseline_inputs(settings.baseline)))
         else:
             measured = subject.measured(subject.baselines(settings.baseline))

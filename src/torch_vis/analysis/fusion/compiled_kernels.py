@@ -32,6 +32,8 @@ from torch_vis.capture.state import StateSnapshot
 from torch_vis.capture.undo import Undo, context
 from torch_vis.errors import CaptureFailed, NotTraceable, UsageError, takes_kwargs
 from torch_vis.graph.text import count, size
+from torch_vis.graph.tree import group_sums
+from torch_vis.graph.types import Bools, Ints
 from torch_vis.ops.families import TABLE
 from torch_vis.ops.names import plain_name
 from torch_vis.ops.op_table import LoopKind
@@ -42,7 +44,6 @@ from torch_vis.views.text.table_layout import Field, Listing
 if TYPE_CHECKING:
     from torch_vis._trace import Trace
     from torch_vis.analysis.fusion import Fusion
-    from torch_vis.analysis.fusion.dependences import Bools, Ints
     from torch_vis.graph.graph import Graph
 
 
@@ -54,11 +55,11 @@ class FusedBytes:
 
     def __init__(self, fusion: Fusion, kernels: Mapping[int, set[int]]) -> None:
         graph = fusion.graph
-        self._found = fusion
+        self._fusion = fusion
         self.rows, self.root, self._size = fusion.reads
         self._reader = graph.in_node[self.rows]
-        self._maker = graph.value_producer[self.root]
-        pairs = zip(self._maker.tolist(), self._reader.tolist())
+        self._producer = graph.value_producer[self.root]
+        pairs = zip(self._producer.tolist(), self._reader.tolist())
         none: set[int] = set()
         fused = [bool(kernels.get(a, none) & kernels.get(b, none)) for a, b in pairs]
         self.fused: Bools = np.array(fused, dtype=bool)
@@ -71,14 +72,12 @@ class FusedBytes:
     @property
     def _chain(self) -> Ints:
         """Of each read the chain that has both sides, or the reader's where nobody in the run made it; -1 for none."""
-        of = self._found.of
-        return np.where(of[self._maker] == of[self._reader], of[self._reader], -1)
+        of = self._fusion.of
+        return np.where(of[self._producer] == of[self._reader], of[self._reader], -1)
 
     def _split(self, chain: Ints, size: Ints) -> tuple[Ints, int]:
-        total = np.zeros(self._found.count, dtype=np.int64)
         inside = chain >= 0
-        np.add.at(total, chain[inside], size[inside])
-        return total, int(size[~inside].sum())
+        return group_sums(chain[inside], size[inside], self._fusion.count), int(size[~inside].sum())
 
     def _passed(self) -> tuple[Ints, int]:
         """Reads of what the reader's own kernel made."""
@@ -86,16 +85,16 @@ class FusedBytes:
 
     def _again(self) -> tuple[Ints, int]:
         """Further reads of bytes that the same kernel reads already."""
-        chain = self._found.of[self._reader]
+        chain = self._fusion.of[self._reader]
         # of operations in no chain, nothing was expected
         counted = ~self.fused & (self._kernel >= 0) & (chain >= 0)
-        owner = self._kernel * max(self._found.count, 1) + chain
-        more = self._found.again(counted, owner)
+        owner = self._kernel * max(self._fusion.count, 1) + chain
+        more = self._fusion.again(counted, owner)
         return self._split(chain[counted], more[counted])
 
     def _unwritten(self) -> tuple[Ints, int]:
         """Tensors that only their own kernel reads."""
-        fusion, count = self._found, len(self._found.graph.value_type)
+        fusion, count = self._fusion, len(self._fusion.graph.value_type)
         inside = np.bincount(self.root[self.fused], minlength=count)
         everywhere = np.bincount(self.root, minlength=count)
         gone = np.flatnonzero((inside > 0) & (inside == everywhere) & ~fusion.results)

@@ -19,6 +19,7 @@ from torch_vis.analysis.fusion.dependences import DependenceEdges, Dependences, 
 from torch_vis.graph import Column, Graph
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.schema import Kind as Read
+from torch_vis.graph.tree import group_rows, group_sums
 from torch_vis.graph.types import Bools, Ints
 from torch_vis.ops.cost.compute import costs
 from torch_vis.ops.cost.shared_reads import fresh_bytes, is_unread, read_bytes
@@ -77,8 +78,8 @@ class Merger:
         near, far = (
             (self.edges.source, self.edges.target) if forward else (self.edges.target, self.edges.source)
         )
-        rows = np.argsort(position[far], kind="stable")
-        start = np.searchsorted(position[far][rows], np.arange(len(order) + 1)).tolist()
+        rows, begins = group_rows(position[far], len(order))
+        start = begins.tolist()
         self.order = order.tolist()
         walk = _Walk(
             self, position[near][rows].tolist(), *(column[rows].tolist() for column in self.edges[2:])
@@ -393,8 +394,7 @@ class Fusion:
 
     @cached_property
     def _listed(self) -> tuple[Ints, Ints]:
-        order = np.argsort(self.of, kind="stable")
-        return order, np.searchsorted(self.of[order], np.arange(self.count + 1))
+        return group_rows(self.of, self.count)
 
     def members(self, group: int) -> Ints:
         """The operations of a group, views included, in the order in which they ran."""
@@ -491,8 +491,7 @@ class Fusion:
 
     def _beyond(self, total: Ints) -> Ints:
         """For each operation, by how much a total is more than what it moves; 0 where that is not known."""
-        known = True if self.moved.known is None else self.moved.known
-        return np.where(known, np.maximum(total - self.moved.values, 0), 0).astype(np.int64)
+        return np.where(self.moved.known_rows, np.maximum(total - self.moved.values, 0), 0).astype(np.int64)
 
     @cached_property
     def written(self) -> Ints:
@@ -541,14 +540,11 @@ class Fusion:
         graph = self.graph
         rows, _, size = self.reads
         part, inside = of[graph.in_node[rows]], self.within(of)
-        kept = np.zeros(count, dtype=np.int64)
-        np.add.at(kept, part[inside], size[inside])
         gone = np.flatnonzero(self._unwritten(inside))
-        np.add.at(kept, of[graph.value_producer[gone]], self.written[gone])
+        internal = group_sums(part[inside], size[inside], count)
+        internal += group_sums(of[graph.value_producer[gone]], self.written[gone], count)
         outside = (part >= 0) & ~inside
-        more = np.zeros(count, dtype=np.int64)
-        np.add.at(more, part[outside], self.again(outside, part)[outside])
-        return kept, more
+        return internal, group_sums(part[outside], self.again(outside, part)[outside], count)
 
     @cached_property
     def _kept(self) -> tuple[Ints, Ints]:
@@ -573,19 +569,12 @@ class Fusion:
     def before(self) -> Ints:
         """For each group, the bytes that its operations move now, as far as they are known."""
         inside = self.of >= 0
-        return self._sum(self.of[inside], self.moved.values[inside])
+        return group_sums(self.of[inside], self.moved.values[inside], self.count)
 
     @cached_property
     def uncovered(self) -> Ints:
         """For each group, how many of its operations move bytes that are not known."""
-        if self.moved.known is None:
-            return np.zeros(self.count, dtype=np.int64)
-        return np.bincount(self.of[(self.of >= 0) & ~self.moved.known], minlength=self.count)
-
-    def _sum(self, group: Ints, size: Ints) -> Ints:
-        total = np.zeros(self.count, dtype=np.int64)
-        np.add.at(total, group, size)
-        return total
+        return np.bincount(self.of[(self.of >= 0) & self.moved.unknown_rows], minlength=self.count)
 
 
 def _without(size: Ints, node: Ints, less: Ints, order: Ints) -> Ints:

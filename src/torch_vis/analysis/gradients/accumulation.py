@@ -1,4 +1,4 @@
-"""What reports say of gradients that were there before the run."""
+"""Gradients that were there before the run: which ones it added to, what it added, and a warning for reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from torch_vis.ops.names import plain_name
 
 if TYPE_CHECKING:
     from torch_vis.capture.kept_tensors import KeptTensors
-    from torch_vis.graph.graph import Graph
 
 
 OVERWRITING = ZEROING | {"copy_", "fill_", "_foreach_copy_"}  # nothing is left of what was there
@@ -56,9 +55,9 @@ def _followed(graph: Graph, value: int, name: str) -> Accumulated | None:
     nodes: list[int] = []
     plain = True
     while (node := int(graph.value_producer[value])) >= 0:
-        read = [one.index for one in graph.nodes[node].inputs]
+        read = [operand.index for operand in graph.nodes[node].inputs]
         storage = graph.value_storage[value]
-        same = [one for one in read if graph.value_storage[one] == storage]
+        same = [operand for operand in read if graph.value_storage[operand] == storage]
         op = short_name(graph.calls[graph.node_call[node]].op)
         adds = plain_name(op) == "add" and len(read) == 2
         if not same and adds and graph.values[read[0]].name == name:

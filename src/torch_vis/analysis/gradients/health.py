@@ -100,7 +100,7 @@ class HealthReport(Report):
         """Every operation that made floating-point numbers, in order."""
         columns: dict[str, Any] = {name: self.columns[name][:] for name in FIGURES}
         rows = []
-        for node in np.flatnonzero(_known(self.columns["nans"])).tolist():
+        for node in np.flatnonzero(self.columns["nans"].known_rows).tolist():
             row = self.graph.nodes[node]
             site = row.user_line
             lowest, highest, norm, nans, infs = (columns[name][node] for name in FIGURES)
@@ -116,12 +116,12 @@ class HealthReport(Report):
         """Every module that was called, in the order of first calls; the first is the run."""
         graph, tree = self.graph, self.graph.tree
         forward = graph.node_phase == Phase.FORWARD
-        known = _known(self.columns["nans"])
+        known = self.columns["nans"].known_rows
         sums = {
             name: tree.inclusive(tree.of_nodes(self.columns[name].values.astype(np.int64), known))
             for name in ("nans", "infs")
         }
-        counted = _known(self.columns["units"])
+        counted = self.columns["units"].known_rows
         sums |= {
             name: tree.inclusive(tree.of_nodes(self.columns[name].values.astype(np.int64), counted))
             for name in ("units", "dead_units", "saturated_units")
@@ -144,7 +144,7 @@ class HealthReport(Report):
     def _ends(self, name: str, forward: Bools, combine: np.ufunc, nothing: float) -> Array:
         """The lowest or highest number in each scope."""
         column = self.columns[name]
-        chosen = np.flatnonzero(forward & _known(column))
+        chosen = np.flatnonzero(forward & column.known_rows)
         own = np.full(len(self.graph.scope_parent), nothing)
         combine.at(own, self.graph.node_scope[chosen], column.values[chosen])
         return self.graph.tree.inclusive(own, combine)
@@ -155,7 +155,7 @@ class HealthReport(Report):
         if self._stuck is not None:
             return stuck_rows(self.graph, self._stuck)
         rows = []
-        for node in np.flatnonzero(_known(self.columns["units"])).tolist():
+        for node in np.flatnonzero(self.columns["units"].known_rows).tolist():
             row = stuck_rows(self.graph, {node: Stuck(int(self.columns["units"].values[node]), [], [])})[0]
             dead, saturated = (int(self.columns[name].values[node]) for name in UNITS[1:])
             rows.append(row._replace(dead=dead, saturated=saturated))
@@ -336,7 +336,7 @@ def _joined(a: ModuleHealth, b: ModuleHealth) -> ModuleHealth:
     """Two calls of a module as one row."""
     lows = [end for end in (a.lowest, b.lowest) if end is not None]
     highs = [end for end in (a.highest, b.highest) if end is not None]
-    sums = [one + other for one, other in zip(a[5:], b[5:])]
+    sums = [left + right for left, right in zip(a[5:], b[5:])]
     return ModuleHealth(
         a.path, a.type, a.operations + b.operations, min(lows, default=None), max(highs, default=None), *sums
     )
@@ -352,7 +352,3 @@ def _largest(row: OperationHealth | ModuleHealth) -> float:
 
 def _named(row: OperationHealth) -> OperationHealth:
     return row._replace(path=row.path or "(root)")
-
-
-def _known(column: Column) -> Bools:
-    return np.ones(len(column), dtype=bool) if column.known is None else column.known

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-import numpy as np
-
 from torch_vis.analysis.gradients.tensor_stats import outside_faults
 from torch_vis.capture.kept_tensors import KeptTensors
 from torch_vis.errors import UsageError
@@ -29,7 +27,7 @@ def first_with(graph: Graph, column: Column, outside: Collection[str]) -> Node |
     if not column.values.any():
         return None
     spoilt = column.values > 0
-    known = _known(column)
+    known = column.known_rows
     for node in range(len(spoilt)):
         if known[node] and not spoilt[node]:
             continue
@@ -45,7 +43,7 @@ def first_with(graph: Graph, column: Column, outside: Collection[str]) -> Node |
 
 def origins(graph: Graph, column: Column, outside: Collection[str], nodes: Iterable[int]) -> Origins:
     """What such numbers that these operations read came of, followed back from one that has them to the next."""
-    spoilt, known = column.values > 0, _known(column)
+    spoilt, known = column.values > 0, column.known_rows
     inputs: dict[str, None] = {}
     result: list[int] = []
     stack = list(nodes)
@@ -81,10 +79,6 @@ def _spoilt_sources(
                 else:
                     stack.append(producer)
     return names, producers
-
-
-def _known(column: Column) -> Bools:
-    return np.ones(len(column), dtype=bool) if column.known is None else column.known
 
 
 def left_out(graph: Graph, kept: KeptTensors | None, spoilt: int, elements: int, so: str) -> dict[str, int]:

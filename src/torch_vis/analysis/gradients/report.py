@@ -521,7 +521,7 @@ def judged(rows: Sequence[Layer], where: Mapping[str, Place]) -> list[Layer]:
         usual = by_name.get(name) if name else by_kind.get(kind)
         if name:
             apart = _apart(row, usual)
-        elif apart and (kind in reached or any((kind, one) in read for one in where[row.path].reads)):
+        elif apart and (kind in reached or any((kind, storage) in read for storage in where[row.path].reads)):
             apart = ""
         if first.get(kind) is row:
             reached.add(kind)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from torch_vis.capture.kept_tensors import KeptTensors
+from torch_vis.capture.modes import with_gradients
 from torch_vis.graph.call import Call, Slot, short_name
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column
@@ -318,8 +319,8 @@ def _followed(
     if way == "permute":
         return [index % len(shape) for index in call.args[1]].index(axis)
     if way in ("transpose", "t"):
-        one, two = (index % len(shape) for index in (call.args[1:3] if way == "transpose" else (0, -1)))
-        return {one: two, two: one}.get(axis, axis)
+        a, b = (index % len(shape) for index in (call.args[1:3] if way == "transpose" else (0, -1)))
+        return {a: b, b: a}.get(axis, axis)
     return _viewed(shape, axis, out)
 
 
@@ -440,7 +441,7 @@ def _has_slope(given: torch.Tensor) -> bool:
 def _slope(call: Call, given: torch.Tensor) -> torch.Tensor:
     """How much each element of what an activation makes changes with the one that it is made of."""
     operator: Any = getattr(torch.ops.aten, plain_name(call.op)).default
-    with torch.enable_grad():
+    with with_gradients():
         x = given.detach().clone().requires_grad_()
         result = operator(x, *call.args[1:], **dict(call.kwargs))
         (slope,) = torch.autograd.grad(result.sum(), x)

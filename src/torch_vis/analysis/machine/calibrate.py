@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,26 +12,34 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import nn
 
 from torch_vis._trace import Trace
-from torch_vis.analysis.machine.calibration import Calibration
-from torch_vis.analysis.machine.features import Workload, workload
-from torch_vis.analysis.machine.host_model import Equation, HostCosts, counts, fit
-from torch_vis.analysis.machine.kernel_model import COPY, VIEW, Samples
-from torch_vis.analysis.machine.probes import Probe, ProbeSampler, clocks
-from torch_vis.analysis.machine.probes.clocks import Burst, KernelTime, copies, memory_bytes, peaks
-from torch_vis.analysis.machine.probes.operations import all_probes
-from torch_vis.analysis.machine.probes.programs import all_programs, runs
-from torch_vis.analysis.machine.resolve import (
+from torch_vis.analysis.machine.calibration import (
+    Calibration,
+    RankLinks,
     cache_path,
     circumstances,
     device_to_calibrate,
     kept_calibration,
+    starter,
+    undisturbed,
 )
+from torch_vis.analysis.machine.features import Workload, workload
+from torch_vis.analysis.machine.host_model import Equation, HostCosts, counts, fit
+from torch_vis.analysis.machine.kernel_model import COPY, VIEW, Samples
+from torch_vis.analysis.machine.latency import predict
+from torch_vis.analysis.machine.probes import Probe, ProbeSampler, clocks
+from torch_vis.analysis.machine.probes.clocks import Burst, KernelTime, copies, memory_bytes, peaks
+from torch_vis.analysis.machine.probes.operations import all_probes
+from torch_vis.analysis.machine.probes.programs import all_programs, runs
 from torch_vis.api import record, trace
+from torch_vis.capture.modes import kept_after_interrupt, with_gradients
+from torch_vis.capture.state import RngStates
 from torch_vis.errors import UsageError
 from torch_vis.graph import Graph
 from torch_vis.graph.io.atomic import PathLike
+from torch_vis.ops.collectives import collective
 from torch_vis.progress import time_progress
 
 # How long a calibration takes at most, next to loading torch.
@@ -65,6 +74,10 @@ def calibrate(
     of programs the times that something else disturbed are left out, and where everything was disturbed the printed
     calibration says so.
 
+    Under ``torchrun``, after ``init_process_group``, every rank calls it: all measure at the same time, as they will
+    compute side by side, and then how long collectives and messages among them take, how much of that computing hides,
+    and what Python takes around them. ``tv.simulate(…, hardware=tv.hardware.load(path))`` then needs no ``links``.
+
     >>> import torch_vis as tv
     >>> machine = tv.measure.calibrate()  # doctest: +SKIP
     >>> print(machine)  # doctest: +SKIP
@@ -73,15 +86,36 @@ def calibrate(
     chosen = device_to_calibrate(device)
     if not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
         raise UsageError(f"seconds must be a number above 0, not {seconds!r}")
-    key = circumstances(chosen)
+    ranks = job_size()
+    key = circumstances(chosen) | ({"ranks": ranks} if ranks > 1 else {})
     target = Path(path) if path is not None else cache_path(key)
-    if not again:
-        kept = kept_calibration(target, key)
-        if kept is not None:
-            return kept
+    kept = None if again else kept_calibration(target, key)
+    if ranks > 1:
+        return _measure_ranks(chosen, key, seconds, target, kept)
+    if kept is not None:
+        return kept
     calibration = _measure(chosen, key, seconds)
     target.parent.mkdir(parents=True, exist_ok=True)
     calibration.save(target)
+    return calibration
+
+
+def _measure_ranks(
+    device: str, key: dict[str, Any], seconds: float, target: Path, kept: Calibration | None
+) -> Calibration:
+    """Every rank measures at the same time, as they will compute, and then all of them how they talk to each other."""
+    dist = torch.distributed
+    found: list[Any] = [None] * key["ranks"]
+    dist.all_gather_object(found, kept is not None)
+    if kept is not None and all(found):
+        return kept
+    calibration = _measure(device, key, seconds)
+    calibration = replace(calibration, links=measure_links(device, calibration))
+    # the file is one, and so is what later steps are predicted by
+    if int(os.environ.get("LOCAL_RANK", dist.get_rank())) == 0:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        calibration.save(target)
+    dist.barrier()
     return calibration
 
 
@@ -98,8 +132,9 @@ class TimedProgram(NamedTuple):
 def _measure(device: str, key: dict[str, Any], seconds: float) -> Calibration:
     on_gpu = device.startswith("cuda")
     with (
-        torch.random.fork_rng([device] if on_gpu else []),
-        torch.enable_grad(),
+        kept_after_interrupt(),
+        RngStates(),
+        with_gradients(),
         time_progress(seconds, "calibrating") as tick,
     ):
         torch.manual_seed(0)
@@ -318,3 +353,215 @@ def _marked(graph: Graph, work: Workload) -> list[tuple[int, int]]:
             single &= last < 0 or work.kind[last] == COPY
             last = row
     return marked
+
+
+# ---------------------------------------------------------------- ranks that talk: every one calls, at the same time
+
+# bytes of whole messages
+TALK_SIZES = (1 << 8, 1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
+# how often everything is timed; rounds are spread out, since other work comes and goes
+TALK_ROUNDS = 24
+# of the programs with which Python's part is measured
+BLOCKS, WIDTH = 6, 32
+# bytes of the message beside which something is computed
+BESIDE = 1 << 22
+
+
+def job_size() -> int:
+    """How many ranks this process is one of; 1 without a job."""
+    dist = torch.distributed
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def measure_links(device: str, machine: Calibration) -> RankLinks:
+    """Time collectives and messages among all ranks of this job; ``machine`` is this rank's without them."""
+    probes = {
+        (kind, size): run
+        for kind in TALK_KINDS
+        for size in TALK_SIZES
+        if (run := _probe(kind, size, device)) is not None
+    }
+    rounds: list[list[float]] = []
+    for number in range(TALK_ROUNDS + 1):
+        row = [_timed(run, device) for run in probes.values()]
+        # in the first, connections are made
+        if number:
+            rounds.append(row)
+    # ranks leave a barrier one after another: the time of the last is that of the collective itself
+    times = undisturbed(_over_ranks(rounds, torch.distributed.ReduceOp.MIN, device))
+    table: dict[str, list[tuple[int, float]]] = {}
+    for (kind, size), time_ns in zip(probes, times.tolist()):
+        rows = table.setdefault(kind, [])
+        # more bytes never take less
+        rows.append((size, max(time_ns, rows[-1][1] if rows else 0.0)))
+    links = RankLinks(job_size(), table, _hidden(device), {})
+    return links._replace(issue_ns=_around(device, machine, links))
+
+
+def _timed(run: Callable[[], Any], device: str) -> float:
+    torch.distributed.barrier()
+    started = time.perf_counter_ns()
+    factor = run() or 1.0
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+    return float(time.perf_counter_ns() - started) * factor
+
+
+def _over_ranks(rows: Any, how: Any, device: str) -> Any:
+    """The least or the most of all ranks, of each figure."""
+    figures = torch.tensor(rows, dtype=torch.float64, device=device)
+    torch.distributed.all_reduce(figures, how)
+    return figures.cpu().numpy()
+
+
+TALK_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send")
+
+
+def _probe(kind: str, size: int, device: str) -> Callable[[], Any] | None:
+    """What sends a whole message of so many bytes; None where the backend has no such thing."""
+    import torch.distributed as dist
+
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    part = max(size // 4 // ranks, 1)
+    whole, own = torch.ones(part * ranks, device=device), torch.ones(part, device=device)
+    other = torch.ones_like(whole)
+    if kind == "send":
+        return lambda: _there_and_back(whole, rank)
+    calls: dict[str, Callable[[], Any]] = {
+        "all_reduce": lambda: dist.all_reduce(whole),
+        "all_gather": lambda: dist.all_gather_into_tensor(whole, own),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(own, whole),
+        "all_to_all": lambda: dist.all_to_all_single(other, whole),
+        "broadcast": lambda: dist.broadcast(whole, 0),
+    }
+    try:
+        calls[kind]()
+    except (RuntimeError, NotImplementedError):
+        # on every rank alike
+        return None
+    return calls[kind]
+
+
+def _there_and_back(message: torch.Tensor, rank: int) -> float:
+    """A message from the first rank to the second and back; one way takes half of it."""
+    import torch.distributed as dist
+
+    if rank == 0:
+        dist.send(message, 1)
+        dist.recv(message, 1)
+    elif rank == 1:
+        dist.recv(message, 0)
+        dist.send(message, 0)
+    # of ranks that have no part in it, no time counts
+    return 0.5 if rank < 2 else 1e6
+
+
+def _hidden(device: str) -> float:
+    """The share of a collective's time that computing beside it does not feel, where all ranks do so."""
+    import torch.distributed as dist
+
+    message, matrix = torch.ones(BESIDE // 4, device=device), torch.ones(256, 256, device=device)
+
+    def talk() -> None:
+        for _ in range(4):
+            dist.all_reduce(message)
+
+    def compute(times: int) -> None:
+        for _ in range(times):
+            matrix @ matrix
+
+    def both(times: int) -> None:
+        for _ in range(4):
+            work = dist.all_reduce(message, async_op=True)
+            compute(times // 4)
+            work.wait()
+
+    # about as long as the collectives take, on every rank alike
+    one = undisturbed([[_timed(talk, device), _timed(lambda: compute(4), device)] for _ in range(8)])
+    talked, computed = _over_ranks(one, dist.ReduceOp.MAX, device).tolist()
+    times = 4 * max(round(talked / max(computed, 1.0)), 1)
+    rounds = [
+        [
+            _timed(talk, device),
+            _timed(lambda: compute(times), device),
+            _timed(lambda: both(times), device),
+        ]
+        for _ in range(TALK_ROUNDS)
+    ]
+    talked, computed, together = undisturbed(_over_ranks(rounds, dist.ReduceOp.MAX, device)).tolist()
+    return float(np.clip((talked + computed - together) / max(min(talked, computed), 1.0), 0.0, 1.0))
+
+
+# ---------------------------------------------------------------- what Python takes around collectives
+
+
+def _around(device: str, machine: Calibration, links: RankLinks) -> dict[str, float]:
+    """What small divided models take beyond their operations and what they say to each other, by collective."""
+    steps = {"sharded": _sharded(device), "plain": _replicated(device), "functional": _parallel(device)}
+    rounds = [[_timed(step, device) for step in steps.values()] for _ in range(TALK_ROUNDS + 3)][3:]
+    times = undisturbed(_over_ranks(rounds, torch.distributed.ReduceOp.MAX, device))
+    around = {}
+    for (name, step), time_ns in zip(steps.items(), times.tolist()):
+        torch.distributed.barrier()
+        traced = trace(step, hold=False)
+        graph = traced.graph
+        latency = predict(graph, traced.metrics, machine)
+        work = latency.device_ns.copy()
+        work[[*graph.comm_node.tolist(), *graph.wait_node.tolist()]] = 0.0
+        ops = [graph.calls[graph.node_call[node]].op for node in graph.comm_node.tolist()]
+        rows = [row for op in ops if (row := collective(op)) is not None]
+        said = sum(links.time_ns(row.kind, 0, links.ranks) for row in rows)
+        own = [op for op in ops if starter(op) == name]
+        rest = time_ns - float(latency.host_ns.sum()) - float(work.sum()) - said
+        if own:
+            around[name] = max(rest, 0.0) / len(own)
+    # one figure for all ranks
+    names = sorted(around)
+    values = _over_ranks([around[name] for name in names], torch.distributed.ReduceOp.MAX, device)
+    return dict(zip(names, values.tolist()))
+
+
+def _blocks(device: str) -> nn.Sequential:
+    return nn.Sequential(
+        *[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)) for _ in range(BLOCKS)]
+    ).to(device)
+
+
+def _stepped(model: nn.Module, device: str) -> Callable[[], None]:
+    optimizer, x = torch.optim.SGD(model.parameters(), lr=1e-3), torch.ones(4, WIDTH, device=device)
+
+    def step() -> None:
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def _mesh(device: str) -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh(device.partition(":")[0], (job_size(),), mesh_dim_names=("ranks",))
+
+
+def _sharded(device: str) -> Callable[[], None]:
+    from torch.distributed.fsdp import fully_shard
+
+    mesh, model = _mesh(device), _blocks(device)
+    for block in model:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return _stepped(model, device)
+
+
+def _replicated(device: str) -> Callable[[], None]:
+    return _stepped(nn.parallel.DistributedDataParallel(_blocks(device)), device)
+
+
+def _parallel(device: str) -> Callable[[], None]:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh, model = _mesh(device), _blocks(device)
+    for block in model:
+        parallelize_module(block, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    return _stepped(model, device)

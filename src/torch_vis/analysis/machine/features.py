@@ -72,8 +72,7 @@ def workload(graph: Graph, metrics: Mapping[str, Column]) -> Workload:
     first = np.zeros(int(group.max()) + 1, dtype=np.int64)
     first[group[::-1]] = nodes[::-1]
     kind, dtype = views[first], dtypes(graph)[first]
-    count = _known(metrics["flops"], first), _known(metrics["moved_bytes"], first)
-    macs = _known(metrics["macs"], first)
+    flops, moved, macs = (metrics[name].floats()[first] for name in ("flops", "moved_bytes", "macs"))
     names = [KINDS[code] for code in kind]
     sizes = np.array([_sizes(graph, int(node), name, work) for node, name, work in zip(first, names, macs)])
     bias = np.array(
@@ -81,14 +80,7 @@ def workload(graph: Graph, metrics: Mapping[str, Column]) -> Workload:
     )
     ops = [short_name(graph.calls[call].op) for call in graph.node_call[first]]
     tensors = np.diff(graph.in_start)[first]
-    return Workload(group, ops, kind, dtype, *count, tensors, sizes.reshape(-1, SIZES), bias)
-
-
-def _known(column: Column, rows: Ints) -> Floats:
-    values = column.values[rows].astype(np.float64)
-    if column.known is not None:
-        values[~column.known[rows]] = np.nan
-    return values
+    return Workload(group, ops, kind, dtype, flops, moved, tensors, sizes.reshape(-1, SIZES), bias)
 
 
 def _sizes(graph: Graph, node: int, kind: str, macs: float) -> list[float]:

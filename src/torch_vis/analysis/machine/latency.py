@@ -7,7 +7,6 @@ time of the run is expected to lie nine times out of ten.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,22 +14,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from torch_vis.analysis.machine import host_model as host_time
-from torch_vis.analysis.machine.calibration import WAS_BUSY, Calibration
+from torch_vis.analysis.machine.calibration import WAS_BUSY, Calibration, machine
 from torch_vis.analysis.machine.datasheet_efficiency import DatasheetModel, usual_host
 from torch_vis.analysis.machine.features import Workload, workload
 from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.kernel_model import ARITHMETIC, VIEW, KernelEstimate
-from torch_vis.analysis.machine.resolve import machine
 from torch_vis.analysis.report import Charts, Report, least, summed
 from torch_vis.errors import UsageError
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.call import short_name
 from torch_vis.graph.lifetimes import peak_memory
+from torch_vis.graph.module_table import own_operations
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import count, duration, many, size
 from torch_vis.graph.types import Bools, Floats
 from torch_vis.ops.families import KINDS, REAL_DTYPES, kinds, lists_tensors
+from torch_vis.ops.naming import op_label
 from torch_vis.views.charts.chart import INK, PALE, Axis, Chart, Series, stages_of
 from torch_vis.views.text.table_layout import Field, Listing
 
@@ -130,7 +130,7 @@ def predict(graph: Graph, metrics: Metrics, machine: Calibration | Hardware) -> 
         unlike[work.group],
         without[work.group],
     )
-    calls = Counter(graph.calls[call].op for call in graph.node_call[missing].tolist()).most_common()
+    calls = graph.operator_counts(missing)
     total = float(end[-1]) if len(end) else 0.0
     ends = low, None if calls else high
     phases, marks = _phases(graph, end), (missing, unlike, without)
@@ -323,9 +323,7 @@ class LatencyReport(Report):
     @cached_property
     def modules(self) -> list[tuple[Any, ...]]:
         """One row per module for the operations that ran in it, not those of modules inside."""
-        graph = self.graph
-        names = [module.path or f"({module.type})" for module in graph.modules]
-        return self._rows(graph.scope_module[graph.node_scope].astype(np.int64), names)
+        return self._rows(*own_operations(self.graph))
 
     @cached_property
     def operations(self) -> list[tuple[Any, ...]]:
@@ -335,7 +333,7 @@ class LatencyReport(Report):
         for node in np.argsort(-prediction.device_ns, kind="stable")[:SLOWEST].tolist():
             missing = bool(prediction.missing[node])
             device = None if missing else int(prediction.device_ns[node])
-            op = short_name(graph.calls[int(graph.node_call[node])].op)
+            op = op_label(graph.calls[int(graph.node_call[node])].op)
             path = graph.scope_paths[int(graph.node_scope[node])]
             phase = Phase(graph.node_phase[node]).name.lower()
             rows.append((op, path, phase, device, summed(prediction.host_ns[node], missing), node))

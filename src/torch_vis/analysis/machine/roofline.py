@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.machine.calibration import MEASURED, WAS_BUSY
+from torch_vis.analysis.machine.calibration import MEASURED, WAS_BUSY, machine, profile
 from torch_vis.analysis.machine.datasheet_efficiency import roof_times
 from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.kernel_model import ARITHMETIC
-from torch_vis.analysis.machine.resolve import machine, profile
 from torch_vis.analysis.report import Charts, LowerBoundShare, Report, least, summed
 from torch_vis.errors import UsageError
 from torch_vis.graph import Column, Graph, Metrics
-from torch_vis.graph.call import short_name
+from torch_vis.graph.module_table import own_operations
 from torch_vis.graph.record import Run
 from torch_vis.graph.text import count, duration, many, size
 from torch_vis.graph.types import Array, Bools, Floats, Ints
 from torch_vis.ops.families import KINDS, REAL_DTYPES, dtypes, kinds
+from torch_vis.ops.naming import op_label
 from torch_vis.views.charts.chart import COLORS, Axis, Chart, Series
 from torch_vis.views.charts.labels import shortened_alike
 from torch_vis.views.text.table_layout import Field, Listing
@@ -89,7 +89,7 @@ def roofline(graph: Graph, metrics: Metrics, hardware: Hardware) -> Roofline:
         raise UsageError(
             "this trace has no times; trace a run that is timed, or use latency() for a prediction"
         )
-    flops, moved, time_ns = (_floats(metrics[name]) for name in ("flops", "moved_bytes", measured))
+    flops, moved, time_ns = (metrics[name].floats() for name in ("flops", "moved_bytes", measured))
     kind, dtype = kinds(graph), dtypes(graph)
     compute, memory = roof_times(hardware, kind, dtype, flops, moved)
     ideal = np.fmax(compute, memory)
@@ -108,13 +108,6 @@ def roofline(graph: Graph, metrics: Metrics, hardware: Hardware) -> Roofline:
     return Roofline(
         hardware, measured, kind, dtype, flops, moved, intensity, ideal, time_ns, codes, known, share, without
     )
-
-
-def _floats(column: Column) -> Floats:
-    values = column.values.astype(np.float64)
-    if column.known is not None:
-        values[~column.known] = np.nan
-    return values
 
 
 class RooflineTotals(NamedTuple):
@@ -207,8 +200,8 @@ class RooflineReport(Report):
     """Every operation against a machine's roofs; ``operations``, ``modules`` and ``kinds`` are the rows.
 
     >>> import torch, torch_vis as tv
-    >>> found = tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64)).roofline(hardware="h100")
-    >>> [(row[0], row[4]) for row in found.operations]
+    >>> report = tv.trace(torch.nn.Linear(64, 64), torch.ones(8, 64)).roofline(hardware="h100")
+    >>> [(row[0], row[4]) for row in report.operations]
     [('addmm', 'overhead')]
     """
 
@@ -258,23 +251,16 @@ class RooflineReport(Report):
     @cached_property
     def kinds(self) -> list[Cells]:
         """One row per kind of operation, the one of the most time first."""
-        groups = grouped(self.roofline, self.roofline.kind.astype(np.int64), len(KINDS))
-        return _by_time(
-            [(KINDS[code], *_cells(group)) for code, group in enumerate(groups) if group.operations]
-        )
+        return self._by_group(self.roofline.kind.astype(np.int64), KINDS)
 
     @cached_property
     def modules(self) -> list[Cells]:
         """One row per module for the operations that ran in it, not those of modules inside."""
-        graph = self.graph
-        key = graph.scope_module[graph.node_scope].astype(np.int64)
-        groups = grouped(self.roofline, key, len(graph.modules))
-        rows = [
-            (module.path or f"({module.type})", *_cells(group))
-            for module, group in zip(graph.modules, groups)
-            if group.operations
-        ]
-        return _by_time(rows)
+        return self._by_group(*own_operations(self.graph))
+
+    def _by_group(self, group: Ints, names: Sequence[str]) -> list[Cells]:
+        totals = grouped(self.roofline, group, len(names))
+        return _by_time([(name, *_cells(row)) for name, row in zip(names, totals) if row.operations])
 
     @cached_property
     def operations(self) -> list[Cells]:
@@ -290,7 +276,7 @@ class RooflineReport(Report):
             known = bool(roofline.known[node])
             rows.append(
                 (
-                    short_name(call.op),
+                    op_label(call.op),
                     path,
                     dtype_name(int(roofline.dtype[node])),
                     int(time_ns[node]),
@@ -471,12 +457,12 @@ class RooflineReport(Report):
 
     def _mark(self, node: int) -> str:
         path = self.graph.scope_paths[int(self.graph.node_scope[node])]
-        op = short_name(self.graph.calls[int(self.graph.node_call[node])].op)
+        op = op_label(self.graph.calls[int(self.graph.node_call[node])].op)
         return f"{op} in {path}" if path else op
 
     def _name(self, node: int) -> str:
         graph = self.graph
-        op = short_name(graph.calls[int(graph.node_call[node])].op)
+        op = op_label(graph.calls[int(graph.node_call[node])].op)
         path = graph.scope_paths[int(graph.node_scope[node])]
         return f"{op} in {path}, {duration(int(self.roofline.time_ns[node]))}"
 

@@ -215,6 +215,55 @@ def _groups(item: object) -> int:
     return item if isinstance(item, int) else 1
 
 
+# ---------------------------------------------------------------- copies of what does not lie as a kernel wants it
+
+
+def _matrices(kernel: Kernel) -> int:
+    """Copies of factors that BLAS cannot read, such as an expanded gradient: neither rows nor columns are in order."""
+    factors = kernel.inputs[1:] if "add" in kernel.call.op else kernel.inputs
+    return sum(type.nbytes or 0 for type in factors if len(type.stride) > 1 and not _is_matrix(type))
+
+
+def _batches(kernel: Kernel) -> int:
+    """The same of batches, whose matrices are then multiplied one by one."""
+    factors = kernel.inputs[1:] if "add" in kernel.call.op else kernel.inputs
+    odd = [type for type in factors if len(type.stride) == 3 and type.shape[0] and not _is_matrix(type)]
+    return sum((type.nbytes or 0) // type.shape[0] for type in odd)
+
+
+def _is_matrix(type: TensorType) -> bool:
+    """Whether a matrix, or each of a batch, has a stride of 1 in one dimension and a larger one in the other.
+
+    A sparse one has no strides, and is not to be asked about.
+    """
+    (rows, columns), (down, right) = type.shape[-2:], type.stride[-2:]
+    return (right == 1 and down >= max(1, columns)) or (down == 1 and right >= max(1, rows))
+
+
+def _rows(kernel: Kernel) -> int:
+    """Copies of all arguments whose elements do not follow each other."""
+    return _relaid(*(type for type in kernel.inputs if len(type.shape) > 1))
+
+
+def _first(kernel: Kernel) -> int:
+    """A copy of the first argument, likewise."""
+    return _relaid(*kernel.inputs[:1])
+
+
+def _relaid(*types: TensorType) -> int:
+    return sum(type.nbytes or 0 for type in types if not _is_dense(type))
+
+
+def _gelu_backward(kernel: Kernel) -> int:
+    """oneDNN's kernel, for inputs that lie in order, lays the gradient out anew, and one that is turned round twice."""
+    gradient, data = kernel.inputs[0], kernel.inputs[1]
+    approximate = dict(kernel.call.kwargs).get("approximate", "none")
+    if approximate != "none" or data.dtype != "float32" or not _is_dense(data) or _is_dense(gradient):
+        return 0
+    is_turned = _is_dense(gradient._replace(shape=gradient.shape[::-1], stride=gradient.stride[::-1]))
+    return (2 if is_turned else 1) * (gradient.nbytes or 0)
+
+
 # ---------------------------------------------------------------- others
 
 
@@ -225,7 +274,7 @@ def _batch_norm_backward(kernel: Kernel) -> int:
 def _layer_norm_backward(kernel: Kernel) -> int:
     normalized = kernel.literal(2)
     size = prod(part for part in normalized if isinstance(part, int)) if isinstance(normalized, tuple) else 0
-    return 2 * size * 4 * kernel.threads
+    return 2 * size * 4 * kernel.threads + _relaid(*kernel.inputs[:2])
 
 
 def _safe_softmax(kernel: Kernel) -> int:
@@ -307,4 +356,20 @@ RULES: dict[str, Rule] = {
     "aten::mkldnn_rnn_layer": _recurrent,
     "aten::mkldnn_rnn_layer_backward": _recurrent,
     "aten::mean": _half_mean,
+    **dict.fromkeys(("aten::mm", "aten::addmm", "aten::mv", "aten::addmv"), _matrices),
+    **dict.fromkeys(("aten::bmm", "aten::baddbmm"), _batches),
+    **dict.fromkeys(("aten::_softmax", "aten::_log_softmax"), _rows),
+    **dict.fromkeys(("aten::_softmax_backward_data", "aten::_log_softmax_backward_data"), _rows),
+    **dict.fromkeys(("aten::native_layer_norm", "aten::nll_loss_forward"), _first),
+    "aten::embedding_dense_backward": _first,
+    "aten::gelu_backward": _gelu_backward,
 }
+# kernels whose rules are far off for some shapes
+ROUGH = frozenset(
+    {
+        "aten::convolution",
+        "aten::convolution_backward",
+        "aten::mkldnn_rnn_layer",
+        "aten::mkldnn_rnn_layer_backward",
+    }
+)

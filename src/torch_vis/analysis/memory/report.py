@@ -12,6 +12,7 @@ import numpy as np
 
 from torch_vis.analysis.memory.caching_allocator import WORKSPACE, Caching, simulate_caching
 from torch_vis.analysis.memory.checkpointing import Checkpoint, Checkpointing, paths_of
+from torch_vis.analysis.memory.kernel_workspace import ROUGH
 from torch_vis.analysis.memory.kernel_workspace import scratch_bytes as scratch_of
 from torch_vis.analysis.report import Charts, Report, most
 from torch_vis.errors import UsageError
@@ -438,6 +439,13 @@ class MemoryReport(Report):
         return int((live + self.scratch_bytes * self._on_cpu).max()) if len(live) else self.peak_bytes
 
     @cached_property
+    def _is_rough(self) -> bool:
+        """Whether kernels of the CPU whose rules are no more than good guesses take any scratch."""
+        rough = np.array([call.op.partition(".")[0] in ROUGH for call in self.graph.calls], dtype=bool)
+        scratch = self.scratch_bytes * self._on_cpu
+        return bool(len(scratch)) and bool(scratch[rough[self.graph.node_call]].any())
+
+    @cached_property
     def _on_cpu(self) -> Any:
         """Which operations give their results to the CPU."""
         values = self.graph.first_output
@@ -492,7 +500,7 @@ class MemoryReport(Report):
         if self.blocks.live.size:
             result["at the end"] = size(int(self.blocks.after[:, -1].sum()))
         if (self.graph.storage_device == 0).any() and "cpu" in self.graph.devices[:1]:
-            bound = f" ({SCRATCH})" if (self.scratch_bytes * self._on_cpu).any() else ""
+            bound = f" ({SCRATCH})" if self._is_rough else ""
             result["CPU allocator"] = (
                 f"about {size(self.allocator_peak_bytes)} with the scratch of kernels{bound}"
             )
@@ -564,7 +572,7 @@ class MemoryReport(Report):
         """What the figures are and are not."""
         result = [
             "what kernels and allocators take beyond tensors is an estimate; tv.measure.memory() measures it",
-            *([TRIED] if (self.scratch_bytes * self._on_cpu).any() else ()),
+            *([TRIED] if self._is_rough else ()),
             "made by: the number of the operation that made a tensor, – before the run; freed by: that of the first "
             "one for which it was gone, – where it outlived the run",
         ]

@@ -18,6 +18,7 @@ from torch_vis.errors import GraphError, UsageError, no_match
 from torch_vis.graph import Column, Graph
 from torch_vis.graph.schema import RECORDED, Flag, Role
 from torch_vis.graph.schema import Kind as Read
+from torch_vis.graph.tree import group_rows, group_sums
 from torch_vis.graph.types import Bools, Ints
 from torch_vis.ops.op_table import LoopKind
 
@@ -530,10 +531,8 @@ class Reasons:
 
     @cached_property
     def _bytes(self) -> Ints:
-        total = np.zeros(self.count, dtype=np.int64)
         part, _, size = self._touched
-        np.add.at(total, part, size)
-        return total
+        return group_sums(part, size, self.count)
 
     def _shared(self, a: Ints, b: Ints) -> Ints:
         """The bytes of values that both parts of each pair touch, looked up from the part that has fewer."""
@@ -547,10 +546,8 @@ class Reasons:
         at += start[fewer][pair]
         looked_for = more[pair] * width + code[at] % width
         near = np.minimum(np.searchsorted(code, looked_for), max(len(code) - 1, 0))
-        total = np.zeros(len(a), dtype=np.int64)
         both = code[near] == looked_for if len(code) else np.zeros(0, dtype=bool)
-        np.add.at(total, pair[both], size[at[both]])
-        return total
+        return group_sums(pair[both], size[at[both]], len(a))
 
 
 def _reached(source: int, end: int, start: list[int], users: list[int], steps: int) -> tuple[set[int], int]:
@@ -607,8 +604,7 @@ class Parts:
     @cached_property
     def uncovered(self) -> Ints:
         """How many operations of each have FLOPs that are not known."""
-        known = self._flops.known
-        return np.bincount(self.part[~known], minlength=self.count) if known is not None else self.flops * 0
+        return np.bincount(self.part[self._flops.unknown_rows], minlength=self.count)
 
     @cached_property
     def moved_bytes(self) -> Ints:
@@ -622,8 +618,7 @@ class Parts:
 
     @cached_property
     def _listed(self) -> tuple[Ints, Ints]:
-        order = np.argsort(self.part, kind="stable")
-        return order, np.searchsorted(self.part[order], np.arange(self.count + 1))
+        return group_rows(self.part, self.count)
 
     @cached_property
     def _tensors(self) -> tuple[Ints, Ints, Ints, Ints]:
@@ -684,8 +679,7 @@ class Parts:
         Of a table in which rows are looked up, these rows: far less than the weights that the part has to hold.
         """
         inner, again = self.cut.fused.kept(self.part, self.count)
-        known = self._moved.known
-        missing = np.bincount(self.part[~known], minlength=self.count) if known is not None else inner * 0
+        missing = np.bincount(self.part[self._moved.unknown_rows], minlength=self.count)
         rows = zip((self.moved_bytes - inner - again).tolist(), missing.tolist())
         return [None if unknown else size for size, unknown in rows]
 
@@ -696,9 +690,7 @@ class Parts:
         return [None if missing or not size else work / size for work, size, missing in rows]
 
     def _sum(self, part: Ints, size: Ints) -> Ints:
-        total = np.zeros(self.count, dtype=np.int64)
-        np.add.at(total, part, size)
-        return total
+        return group_sums(part, size, self.count)
 
     # ------------------------------------------------------------ reasons
 
@@ -734,8 +726,7 @@ class Parts:
         part, _, size, reason = self.crossings
         width = len(REASONS)
         key, index, tensors = np.unique(part * width + reason, return_inverse=True, return_counts=True)
-        total = np.zeros(len(key), dtype=np.int64)
-        np.add.at(total, index.reshape(-1), size)
+        total = group_sums(index.reshape(-1), size, len(key))
         order = np.lexsort((key % width, -total, key // width))
         start = np.searchsorted(key // width, np.arange(self.count + 1))
         return start.tolist(), (key % width)[order].tolist(), tensors[order].tolist(), total[order].tolist()

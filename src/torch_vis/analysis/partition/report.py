@@ -7,14 +7,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_vis.analysis.fusion.report import chained, common_path, ends, module_paths, shared_path
-from torch_vis.analysis.machine.resolve import amount_bytes
+from torch_vis.analysis.machine.hardware import amount_bytes
 from torch_vis.analysis.partition import Budget, Parts, cut
 from torch_vis.analysis.report import Charts, Report, most
 from torch_vis.errors import UsageError
-from torch_vis.graph.call import short_name
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import count, size
+from torch_vis.ops.naming import op_label
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.text.table_layout import Field, Listing
 from torch_vis.views.text.table_layout import cut as cut_text
@@ -103,7 +103,7 @@ class PartitionReport(Report):
     def parts(self) -> list[PartRow]:
         """The parts, in order."""
         graph, columns = self.graph, self.columns
-        paths, ops = module_paths(graph), [short_name(call.op) for call in graph.calls]
+        paths, ops = module_paths(graph), [op_label(call.op) for call in graph.calls]
         where = [paths[scope] for scope in graph.node_scope.tolist()]
         names = [ops[call] for call in graph.node_call.tolist()]
         loud, phases = columns.cut.fused.is_kernel.tolist(), graph.node_phase.tolist()

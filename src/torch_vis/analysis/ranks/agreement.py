@@ -211,7 +211,7 @@ def _verdict(
     if kind == "message":
         source, target = members
         return _same(target, gave[source], got_[target]) if given[source] else None
-    if any(not len(got_[rank]) for rank in members) and kind in (
+    if any(not got[rank].tensors for rank in members) and kind in (
         "all_reduce",
         "all_gather",
         "reduce_scatter",
@@ -236,8 +236,17 @@ def _verdict(
     if kind in ("all_reduce", "reduce_scatter", "reduce"):
         if any(item.start is not None for item in got.values()):
             return None
+        if kind == "reduce_scatter" and len(got[members[0]].tensors) > 1:
+            # of several tensors each is divided by itself
+            gave = {rank: whole(_by_rank(given[rank], len(members))) for rank in given}
         return _sums(kind, members, row, gave, got_)
     return None
+
+
+def _by_rank(tensors: Tensors, ranks: int) -> Tensors:
+    """The parts of several tensors that go to the first rank, then those that go to the next."""
+    parts = [tensor.chunk(ranks) for tensor in tensors]
+    return [part[rank] for rank in range(ranks) for part in parts if rank < len(part)]
 
 
 def _part(expected: torch.Tensor, got: Got) -> torch.Tensor:

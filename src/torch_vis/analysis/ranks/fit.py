@@ -13,19 +13,21 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from torch_vis._trace import Trace
-from torch_vis.analysis.machine.calibration import Calibration
-from torch_vis.analysis.machine.hardware import Hardware
-from torch_vis.analysis.machine.resolve import amount_bytes, machine
+from torch_vis.analysis.machine.calibration import Calibration, machine
+from torch_vis.analysis.machine.hardware import Hardware, amount_bytes
 from torch_vis.analysis.ranks.places import Mesh
 from torch_vis.analysis.ranks.simulate import Simulation, predicted
 from torch_vis.analysis.ranks.step_time import links_of
 from torch_vis.analysis.ranks.world import World
 from torch_vis.analysis.report import Charts, Report
+from torch_vis.capture.fake import NoStep
 from torch_vis.capture.recording.user_functions import held_variables
-from torch_vis.errors import UsageError
+from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.text import count as count_text
 from torch_vis.graph.text import duration, many, size
 from torch_vis.views.charts.chart import Axis, Chart, Series
@@ -39,6 +41,8 @@ POINTS, MOST_POINTS = 3, 5
 TIME_ERROR = 0.02
 NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
 AXES = ("pp", "dp", "tp")
+# what make is told by arguments of fit
+OWN = ("layers", "checkpoint")
 
 
 class Layout(NamedTuple):
@@ -61,6 +65,8 @@ class Layout(NamedTuple):
     """Batches of all ranks together, per second."""
     traced: str
     """How it is known: all layers traced, or some and extended."""
+    options: Mapping[str, Any] = MappingProxyType({})
+    """What ``make`` was told besides."""
 
     @property
     def mesh(self) -> dict[str, int]:
@@ -92,6 +98,7 @@ def fit(
     tp: int | Iterable[int] = 1,
     pp: int | Iterable[int] = 1,
     checkpoint: str | Iterable[str | None] | None = None,
+    options: Mapping[str, Iterable[Any]] | None = None,
     layers: int | None = None,
     hardware: Any = None,
     links: Mapping[str, Any] | None = None,
@@ -102,7 +109,9 @@ def fit(
 
     ``make(mesh)`` is that of ``tv.simulate``; the mesh has the axes pp, dp and tp, of which dp takes what the choices
     of the others leave. ``checkpoint`` are choices of modules whose activations are computed again, by a pattern of
-    their paths, or None: ``make`` is told if it has a parameter of that name, else it is done to what it built. If
+    their paths, or None: ``make`` is told if it has a parameter of that name, else it is done to what it built.
+    ``options`` are choices of other parameters of ``make``, ``{"shard_loss": (False, True)}``. Every combination is a
+    layout, but those for which ``make`` gives None. If
     ``make`` has a parameter ``layers``, few layers are traced and the rest is extended where that is proved; its
     default, or ``layers`` here, is how many the model has. The best layout is then traced with all of them, unless
     ``whole=False``. With ``hardware`` the best is the one that gets through most batches per second, else the one that
@@ -130,17 +139,28 @@ def fit(
         raise UsageError(
             f"no choice of pp and tp divides {world} ranks: pp is one of {choices['pp']}, tp of {choices['tp']}"
         )
-    maker = Maker(make, layers)
-    trials = [
-        LayoutTrial(maker, batch, mesh, pattern, device, links, assume)
-        for mesh, pattern in itertools.product(meshes, patterns)
-    ]
+    maker = Maker(make, layers, options)
+    trials = []
+    for mesh, pattern, chosen in itertools.product(meshes, patterns, maker.choices):
+        with suppress(NoStep):
+            trials.append(LayoutTrial(maker, batch, mesh, pattern, device, links, assume, chosen))
+    if not trials:
+        raise UsageError("make gave no step for any of the layouts")
     rows = sorted((trial.layout(limit) for trial in trials), key=_order)
     order = {trial.key: trial for trial in trials}
     best = order[_key(rows[0])]
     if whole and rows[0].fits:
         rows[0] = best.trace_whole().layout(limit)
     return FitReport(rows, limit, best.world, device)
+
+
+def option_text(options: Mapping[str, Any]) -> str:
+    """What make was told, as it is written.
+
+    >>> option_text({"shard_loss": True, "batch": 8})
+    'shard_loss=True, batch=8'
+    """
+    return ", ".join(f"{name}={value!r}" for name, value in options.items())
 
 
 def _counts(given: int | Iterable[int], axis: str) -> list[int]:
@@ -172,13 +192,15 @@ def _order(row: Layout) -> tuple[Any, ...]:
 
 
 def _key(row: Layout) -> tuple[Any, ...]:
-    return row.pp, row.dp, row.tp, row.checkpoint
+    return row.pp, row.dp, row.tp, row.checkpoint, *row.options.values()
 
 
 class Maker:
     """A program that can be built with fewer layers and other checkpoints, as far as it says so."""
 
-    def __init__(self, make: Callable[..., Any], layers: int | None) -> None:
+    def __init__(
+        self, make: Callable[..., Any], layers: int | None, options: Mapping[str, Iterable[Any]] | None = None
+    ) -> None:
         if not callable(make):
             raise UsageError(f"make is a function of the mesh that gives the step, not {type(make).__name__}")
         self.make = make
@@ -194,9 +216,31 @@ class Maker:
         if "layers" in self.takes and (type(self.layers) is not int or self.layers < 1):
             raise UsageError("say how many layers the model has: fit(…, layers=32), or a default in make")
 
-    def of(self, layers: int | None, checkpoint: str | None) -> Callable[[Any], Any]:
+        self.choices = self._choices(options or {}, parameters)
+        """Every combination of its other parameters."""
+
+    @staticmethod
+    def _choices(options: Any, parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+        if not isinstance(options, Mapping):
+            raise UsageError(
+                f"options is a dictionary such as {{'shard_loss': (False, True)}}, not {options!r}"
+            )
+        takes_any = any(item.kind is inspect.Parameter.VAR_KEYWORD for item in parameters.values())
+        for name, values in options.items():
+            if name in OWN:
+                raise UsageError(f"options: {name} has an argument of its own, {name}=")
+            if name not in parameters and not takes_any:
+                raise no_match("parameter of make", str(name), [*parameters])
+            if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+                raise UsageError(f"options: {name} is several values to try, not {values!r}")
+        values = [list(values) for values in options.values()]
+        return [dict(zip(options, chosen)) for chosen in itertools.product(*values)]
+
+    def of(
+        self, layers: int | None, checkpoint: str | None, chosen: Mapping[str, Any]
+    ) -> Callable[[Any], Any]:
         """What builds it with so many layers."""
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = dict(chosen)
         if "checkpoint" in self.takes:
             options["checkpoint"] = checkpoint
         if layers is not None and "layers" in self.takes:
@@ -256,11 +300,13 @@ class LayoutTrial:
         device: Calibration | Hardware | None,
         links: Mapping[str, Any] | None,
         assume: Mapping[str, str] | None,
+        options: dict[str, Any],
     ) -> None:
         self.maker, self.batch, self.mesh, self.checkpoint = maker, batch, mesh, checkpoint
+        self.options = options
         self.device, self.assume = device, assume
         self.links = None if device is None else links_of(tuple(mesh.items()), device, links)
-        self.key = (mesh["pp"], mesh["dp"], mesh["tp"], checkpoint or "")
+        self.key = (mesh["pp"], mesh["dp"], mesh["tp"], checkpoint or "", *options.values())
         self.world: World | None = None
         self._figures, self._words = self._extended()
 
@@ -270,9 +316,9 @@ class LayoutTrial:
         time = None if figures.time_ns is None else round(figures.time_ns)
         peak = figures.peak_bytes
         return Layout(
-            *self.key[:3], self.checkpoint or "", peak, peak <= limit,
+            self.mesh["pp"], self.mesh["dp"], self.mesh["tp"], self.checkpoint or "", peak, peak <= limit,
             max(figures.sent.values(), default=0), max(figures.flops.values(), default=0),
-            time, self.mesh["dp"] / time * 1e9 if time else None, self._words,
+            time, self.mesh["dp"] / time * 1e9 if time else None, self._words, self.options,
         )  # fmt: skip
 
     def trace_whole(self) -> LayoutTrial:
@@ -300,7 +346,7 @@ class LayoutTrial:
         """What it takes with so many layers: of one rank, and of a pipeline the first, second and last stage."""
         mesh = Mesh(tuple(self.mesh.items()))
         simulation = Simulation(
-            self.maker.of(layers, self.checkpoint), self.batch, mesh,
+            self.maker.of(layers, self.checkpoint, self.options), self.batch, mesh,
             assume=self.assume, prepare=self.maker.prepare(self.checkpoint),
         )  # fmt: skip
         stages = self.mesh["pp"]
@@ -444,6 +490,7 @@ class FitReport(Report):
             row = self.best
             mesh = " × ".join(f"{axis} {count}" for axis, count in row.mesh.items())
             again = f", {row.checkpoint} computed again" if row.checkpoint else ""
+            again += f", {option_text(row.options)}" if row.options else ""
             facts["best"] = f"{mesh}{again}: {size(row.peak_bytes)} at the peak, {row.traced}"
         return facts
 
@@ -451,11 +498,12 @@ class FitReport(Report):
         """Every layout."""
         fields = (
             Field("pp", "pp", str), Field("dp", "dp", str), Field("tp", "tp", str),
-            Field("checkpoint", "computed again"), Field("peak_bytes", "peak", size),
+            Field("checkpoint", "computed again"),
+            Field("peak_bytes", "peak", size),
             Field("fits", "fits", lambda fits: "yes" if fits else "no"),
             Field("sent_bytes", "sent", size), Field("flops", "FLOPs", count_text),
             Field("time_ns", "predicted", duration), Field("rate", "batches/s", "{:.3g}".format),
-            Field("traced", "traced"),
+            Field("traced", "traced"), Field("options", "options", option_text),
         )  # fmt: skip
         return [Listing("Layouts", fields, self.layouts, most=64)]
 
@@ -466,7 +514,12 @@ class FitReport(Report):
     def _chart(self) -> Chart:
         rows = self.layouts[:64]
         names = [
-            f"pp {row.pp} dp {row.dp} tp {row.tp}{f' {row.checkpoint}' if row.checkpoint else ''}"
+            " ".join(
+                filter(
+                    None,
+                    (f"pp {row.pp} dp {row.dp} tp {row.tp}", row.checkpoint, option_text(row.options)),
+                )
+            )
             for row in rows
         ]
         series = Series("peak", names, [row.peak_bytes for row in rows])

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch_vis._trace import Trace
-from torch_vis.analysis.machine.calibration import Calibration
+from torch_vis.analysis.machine.calibration import Calibration, machine
 from torch_vis.analysis.machine.hardware import Hardware
-from torch_vis.analysis.machine.resolve import machine
 from torch_vis.analysis.ranks.by_rank import rank_spans
 from torch_vis.analysis.ranks.places import Mesh, local_shape
-from torch_vis.analysis.ranks.step_time import AxisLink, links_of, predicted_runs
+from torch_vis.analysis.ranks.step_time import Link, links_of, predicted_runs
 from torch_vis.analysis.ranks.world import World
 from torch_vis.capture.fake import SimulatedRun, simulated_run
 from torch_vis.capture.fake_ranks import ShapesMissing, StageShapes
@@ -71,7 +70,7 @@ def simulate(
     return world if device is None or speeds is None else predicted(world, device, speeds)
 
 
-def predicted(world: World, device: Calibration | Hardware, links: Mapping[str, AxisLink]) -> World:
+def predicted(world: World, device: Calibration | Hardware, links: Mapping[str, Link]) -> World:
     """The world with predicted times for all that its ranks do."""
     if world.problems:
         raise UsageError(
@@ -142,7 +141,13 @@ class Simulation:
         """One rank by shapes."""
         if rank in self.traces:
             return self.traces[rank]
-        simulated = self._run(rank)
+        try:
+            simulated = self._run(rank)
+        except Exception as error:
+            if hasattr(error, "add_note"):  # Python 3.11
+                place = ", ".join(f"{axis} {at}" for axis, at in self.mesh.place(rank).items())
+                error.add_note(f"this is rank {rank} of {self.mesh.size} ({place}), by shapes")
+            raise
         run, building = simulated.run, simulated.building
         run.meta.update(
             mesh=dict(self.mesh.axes), coordinates=self.mesh.place(rank), host="simulated", began_ns=0

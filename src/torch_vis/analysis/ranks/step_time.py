@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.machine.calibration import Calibration
-from torch_vis.analysis.machine.hardware import Hardware
+from torch_vis.analysis.machine.calibration import Calibration, RankLinks, profile
+from torch_vis.analysis.machine.hardware import UNITS, Hardware
 from torch_vis.analysis.machine.latency import predict
-from torch_vis.analysis.machine.resolve import UNITS, profile
 from torch_vis.analysis.ranks.by_rank import rank_spans
 from torch_vis.analysis.ranks.exchanges import MESSAGES, Exchange
 from torch_vis.analysis.ranks.meetings import Meeting
@@ -75,9 +74,30 @@ class AxisLink(NamedTuple):
         return self.base_ns + hops * self.hop_ns + (sent or 0) / self.bytes_per_second * 1e9
 
 
+class MeasuredLink(NamedTuple):
+    """How ranks of an axis reach each other as those of a job did, in which it was measured."""
+
+    measured: RankLinks
+
+    @property
+    def bytes_per_second(self) -> float:
+        """What each rank sends per second at most."""
+        return self.measured.bytes_per_second
+
+    def __str__(self) -> str:
+        return f"as measured among {self.measured.ranks} ranks"
+
+    def time_ns(self, row: Exchange) -> float:
+        """How long a collective or message takes once all its ranks have come."""
+        return self.measured.time_ns(row.kind, row.bytes or 0, len(row.members))
+
+
+Link = AxisLink | MeasuredLink
+
+
 def links_of(
     axes: Sequence[tuple[str, int]], device: Calibration | Hardware, given: Mapping[str, Any] | None
-) -> dict[str, AxisLink]:
+) -> dict[str, Link]:
     """The links of the axes of a mesh: as they are given, or else those of a usual machine with this device.
 
     Of axes that nobody says anything of, those that lie within one machine of 8 ranks have the device's own links.
@@ -96,14 +116,21 @@ def links_of(
             raise no_match("axis of the mesh", str(axis), names)
     name = profile(device).name
     near = next((rate for start, rate in NEAR_GB_PER_S if name.startswith(start)), BUS_GB_PER_S)
-    links, inside = {}, 1
+    measured = device.links if isinstance(device, Calibration) else None
+    links: dict[str, Link] = {}
+    inside = 1
     for axis, count in reversed(axes):
         inside *= count
         is_near = inside <= NODE_RANKS
         if axis in given:
             links[axis] = _link(axis, given[axis], is_near)
+        elif measured is not None:
+            links[axis] = MeasuredLink(measured)
         elif device.class_ == "cpu":
-            raise UsageError(f"say how fast axis {axis} is: links={{{axis!r}: '10 GB/s'}}")
+            raise UsageError(
+                f"say how fast axis {axis} is: links={{{axis!r}: '10 GB/s'}}; or measure it: tv.measure.calibrate() "
+                "under torchrun"
+            )
         else:
             rate = (near if is_near else FAR_GB_PER_S) * 1e9 * REACHED
             links[axis] = AxisLink(rate, HOP_NS if is_near else FAR_HOP_NS)
@@ -154,8 +181,17 @@ class _Rank:
         self.events = sorted({*self.comms, *self.waits})
         # the link carries them, and no kernel of this device
         self.work[self.events] = 0.0
+        measured = device.links if isinstance(device, Calibration) else None
+        self.hidden = 1.0
+        if measured is not None:
+            # on a CPU, what carries bytes takes its time from what computes
+            self.hidden = 1.0 if self.overlaps else measured.hidden
+            for node in self.comms:
+                self.issue[node] += measured.around_ns(graph.calls[graph.node_call[node]].op)
         self.start, self.time = np.zeros(len(graph)), np.zeros(len(graph))
         self.host = self.device = 0.0
+        # until when it is known what collectives took from computing
+        self.beside_until = 0.0
         self.position = self.event = 0
         self.free: dict[Any, float] = {}
 
@@ -185,10 +221,16 @@ class _Rank:
             self.host, self.device = float(issued[-1]), float(ends[-1])
         self.position = node
 
-    def wait_until(self, node: int, done: float) -> None:
-        """Stand still until a collective is done."""
-        self.host += float(self.issue[node])
+    def wait_until(self, node: int, done: float, began: float) -> None:
+        """Stand still until a collective is done, which has taken time from what was computed beside it."""
+        # a collective that is its own wait has been issued by now
+        if node in self.waits:
+            self.host += float(self.issue[node])
         now = self.now if self.overlaps else self.host
+        if self.hidden < 1.0:
+            beside = max(min(now, done) - max(began, self.beside_until), 0.0)
+            self.beside_until = max(self.beside_until, min(now, done))
+            done = max(now, done) + (1.0 - self.hidden) * beside
         self.start[node], self.time[node] = now, max(done - now, 0.0)
         if self.overlaps:
             # the host goes on, and what it issues waits on the device
@@ -207,7 +249,7 @@ class _Clockwork:
         exchanges: Mapping[int, Sequence[Exchange]],
         meetings: Sequence[Meeting],
         device: Calibration | Hardware,
-        links: Mapping[str, AxisLink],
+        links: Mapping[str, Link],
     ) -> None:
         self.exchanges, self.meetings, self.links = exchanges, meetings, links
         self.ranks = {rank: _Rank(run, device) for rank, run in runs.items()}
@@ -217,7 +259,8 @@ class _Clockwork:
             for rank, place in row.parts.items()
         }
         self.came: dict[Any, dict[int, tuple[int, float]]] = {}
-        self.done: dict[tuple[int, int], float] = {}
+        # when each was done, and when it began
+        self.done: dict[tuple[int, int], tuple[float, float]] = {}
 
     def run(self) -> None:
         """Let all ranks run to their ends."""
@@ -248,15 +291,17 @@ class _Clockwork:
                 if place in state.blocking:
                     if (rank, place) not in self.done:
                         return before != (state.position, state.event)
-                    state.wait_until(node, self.done[rank, place])
+                    state.wait_until(node, *self.done[rank, place])
                 elif state.position == node:
-                    state.start[node], state.time[node] = state.now, float(state.issue[node])
+                    issue = float(state.issue[node])
+                    # by now it has been issued
+                    state.start[node], state.time[node] = max(state.host - issue, 0.0), issue
                     state.position = node + 1
             else:
                 waited = self.done.get((rank, state.waits[node]))
                 if waited is None:
                     return before != (state.position, state.event)
-                state.wait_until(node, waited)
+                state.wait_until(node, *waited)
             state.event += 1
         state.run_until(len(state.graph))
         return True
@@ -288,7 +333,7 @@ class _Clockwork:
         )
         end = begin + max(link.time_ns(row) for row in rows.values())
         for member, (own, _) in came.items():
-            self.done[member, own] = end
+            self.done[member, own] = (end, begin)
             self.ranks[member].free[streams[member]] = end
 
 
@@ -302,7 +347,7 @@ def predicted_runs(
     exchanges: Mapping[int, Sequence[Exchange]],
     meetings: Sequence[Meeting],
     device: Calibration | Hardware,
-    links: Mapping[str, AxisLink],
+    links: Mapping[str, Link],
 ) -> dict[int, Run]:
     """The runs of ranks that meet, with predicted times for all that they do."""
     clockwork = _Clockwork(runs, exchanges, meetings, device, links)

@@ -21,11 +21,13 @@ from torch_vis.analysis.relevance.rules import (
     is_pointwise,
     magnitude,
     pointwise,
+    sign,
     signed,
     wide,
 )
 from torch_vis.capture.compilers.interpreter import op_name
 from torch_vis.capture.modes import without_gradients
+from torch_vis.capture.state import RngStates
 from torch_vis.errors import UsageError, missing_extra, no_match
 from torch_vis.ops.higher_order import TRANSPARENT
 from torch_vis.ops.names import out_of_place
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 
 SHOWN = 0.05  # of what was put in: beyond, what stays at a node is explained
-WHY = "the part of what is no input, such as a learned token or a constant; it does not reach the inputs"
+WHY = "the part of what is no input, such as a bias, a learned token or a constant; it does not reach the inputs"
 
 
 class NodeRelevance(NamedTuple):
@@ -186,6 +188,11 @@ def relevance_of(
         node, amount = start.amount(values, contrastive=mode == "contrastive")
         flow = RelevanceFlow(values, inputs)
         flow.run({node: {0: amount}}, wanted)
+        for source in inputs:
+            if source in flow.carrying and isinstance(values[source], torch.Tensor):
+                flow.tensors.setdefault(
+                    source.name, torch.zeros_like(values[source], dtype=amount.total.dtype)
+                )
     accounts = []
     for name, (op, module) in rows.items():
         account = flow.accounts.get(name)
@@ -250,7 +257,8 @@ class Start(NamedTuple):
         if self.against is not None:
             other = self._at(value, self.against)
             total, net = total + other, total - other
-        return Amount(total.abs(), net)
+        # an output below zero is itself what lowers it
+        return Amount(total.abs(), net * sign(value))
 
     def chosen(self) -> Any:
         """What is to be explained, of all that the model returns."""
@@ -503,8 +511,10 @@ def _traced(function: Callable[..., Any], inputs: list[torch.Tensor]) -> fx.Grap
     from torch.fx.experimental.proxy_tensor import make_fx
 
     try:
-        with without_gradients(), torch.random.fork_rng(devices=[]):
-            module: fx.GraphModule = make_fx(function, tracing_mode="real")(*inputs)
+        with without_gradients(), RngStates():
+            # without writes in place, so that each value stays what it was
+            writeless = torch.func.functionalize(function)
+            module: fx.GraphModule = make_fx(writeless, tracing_mode="real")(*inputs)
     except (RuntimeError, NotImplementedError, TypeError, ValueError):
         return None  # no decomposition for these arguments: the caller has another rule
     return module

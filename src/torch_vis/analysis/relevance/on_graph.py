@@ -25,7 +25,9 @@ from torch_vis.analysis.relevance.flow import (
 )
 from torch_vis.analysis.relevance.rules import GATES, TRANSPARENT, VIEWS, Amount, Leaf, OpCall, Shares
 from torch_vis.capture.containers import named_tensors
+from torch_vis.capture.modes import without_gradients
 from torch_vis.capture.session import Capture
+from torch_vis.capture.state import RngStates
 from torch_vis.errors import TorchVisError, UsageError, no_match
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column
@@ -53,7 +55,7 @@ class GraphRelevance:
         self.forward = Forward(run, args, kwargs, vary=list(probe.values))
         self.read: dict[int, list[torch.Tensor]] = {}
         self.outputs: dict[int, dict[int, torch.Tensor]] = {}
-        with torch.no_grad():
+        with without_gradients():
             self.given = self.forward.run(observe=self._observe)
         self.inputs = dict(self.forward.values)
         self.carries = self._carriers()
@@ -320,7 +322,7 @@ def _recorded(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> L
     capture = Capture(keep=True)
     capture.inputs = [(str(number), tensor) for number, tensor in enumerate(inputs)]
     capture.has_output = True
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), capture:
+    with RngStates(), without_gradients(), capture:
         capture.output = function(*inputs)
     done = capture.finish()
     run = done.run
@@ -471,7 +473,7 @@ def graph_relevance(
     start = Start(tensors, output, target, against, relevance, multiplier)
     chosen = start.chosen()
     number = next(number for number, tensor in enumerate(tensors) if tensor is chosen)
-    with torch.no_grad():
+    with without_gradients():
         amount = start.amount_at(chosen, contrastive=mode == "contrastive")
     graph = run.graph
     watch: dict[int, Any] = {}
@@ -480,14 +482,16 @@ def graph_relevance(
         watch = {int(graph.value_producer[t.values[0]]): t for t in targets}
         if -1 in watch:
             raise UsageError(f"{watch[-1].name!r} hands on what it was given: name what makes it")
-    with torch.no_grad():
+    with without_gradients():
         watched = flow.run({flow.forward.outputs[number]: amount}, watch)
     total = amount.sum()
     rows = [NodeRelevance(name, "input", "", 0.0, 0.0, 0.0, "input") for name in flow.inputs]
     maps: dict[str, Any] = {}
     for place, (name, value) in enumerate(flow.inputs.items()):
         arrived = flow.at(value)
-        if arrived is not None:
+        if arrived is None and flow.carries[value]:
+            maps[name] = torch.zeros_like(flow.forward.input(name), dtype=amount.total.dtype)
+        elif arrived is not None:
             maps[name] = arrived.total if arrived.net is None else arrived.net
             rows[place] = rows[place]._replace(
                 relevance=arrived.sum(), passed=arrived.sum(), net=arrived.net_sum()

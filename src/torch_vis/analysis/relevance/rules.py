@@ -10,7 +10,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from torch_vis.capture.compilers.interpreter import op_name
-from torch_vis.capture.modes import without_gradients
+from torch_vis.capture.modes import with_gradients, without_gradients
 from torch_vis.ops.names import plain_name
 from torch_vis.ops.schemas import schema_arguments
 
@@ -64,16 +64,8 @@ def wide(tensor: torch.Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
-def lifted(amount: torch.Tensor) -> torch.Tensor:
-    """Magnitudes, none of them zero: where every contribution is nothing, all have the same share."""
-    if not amount.numel():
-        return amount
-    mean = amount.mean()
-    return amount + torch.where((mean > 0) & torch.isfinite(mean), mean * 1e-6, torch.ones_like(mean))
-
-
 def ratio(part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-    """``part / whole``, and nothing where there is nothing to share by."""
+    """``part / whole``, and nothing where there is nothing to share by: that stays, as the part of the bias."""
     return torch.where(whole > 0, part / whole.clamp_min(torch.finfo(whole.dtype).tiny), 0.0)
 
 
@@ -169,7 +161,7 @@ class OpCall:
         self, moved: Mapping[int, torch.Tensor], fixed: Mapping[int, Any], given: Mapping[int, torch.Tensor]
     ) -> dict[int, torch.Tensor]:
         """The vector-Jacobian product with ``given`` at the outputs, for the leaves in ``moved``."""
-        with torch.enable_grad():
+        with with_gradients():
             inputs = {position: tensor.detach().requires_grad_() for position, tensor in moved.items()}
             result = self.run({**fixed, **inputs})
             outs = list(result) if isinstance(result, (tuple, list)) else [result]
@@ -261,8 +253,8 @@ def contributions(
         for position, leaf in enumerate(call.leaves)
         if isinstance(leaf.value, torch.Tensor) and leaf.value.is_floating_point() and position not in inputs
     }
-    sizes = {position: lifted(magnitude(value)) for position, value in inputs.items()}
-    held = {**{position: lifted(magnitude(value)) for position, value in others.items()}, **fixed}
+    sizes = {position: magnitude(value) for position, value in inputs.items()}
+    held = {**{position: magnitude(value) for position, value in others.items()}, **fixed}
     with without_gradients():
         whole = call.run({**held, **sizes})
     amount = given[0]
@@ -284,11 +276,11 @@ def contributions(
 
 @rule("add", "sub", "rsub", "__radd__", "__rsub__")
 def addition(call: OpCall, given: Given) -> Shares | None:
-    """By the magnitude of the addends that come from the inputs; a constant or a bias that is added gets nothing."""
+    """By the magnitude of the addends that come from the inputs; a constant gets what they have no part in alone."""
     positions = call.carriers
     amount = given[0]
     if len(positions) == 1:
-        return {positions[0]: amount.like(call.leaves[positions[0]].value.shape)}
+        return _even(call, amount, positions)
     alpha = float(call.value("alpha", 1) or 1)
     name = plain_name(call.name).strip("_")  # also of Python's __rsub__
     scales = {
@@ -299,7 +291,7 @@ def addition(call: OpCall, given: Given) -> Shares | None:
     sizes: dict[int, Any] = {}
     for position in positions:
         leaf = call.leaves[position]
-        size = lifted(magnitude(leaf.value)) * abs(scales.get(leaf.name, 1.0))
+        size = magnitude(leaf.value) * abs(scales.get(leaf.name, 1.0))
         sizes[position] = size.expand(shape)
     whole = sum(sizes.values())
     shares = {}
@@ -398,7 +390,7 @@ def through(call: OpCall, given: Given) -> Shares | None:
     positions = call.carriers_named("self", "input")
     if not positions or 0 not in given or call.leaves[positions[0]].value.shape != given[0].total.shape:
         return None
-    return {positions[0]: given[0]}
+    return {positions[0]: _moving(call, given[0], positions)}
 
 
 @rule("mul", "__rmul__", "multiply")
@@ -448,12 +440,52 @@ def pointwise(call: OpCall, given: Given) -> Shares | None:
 
 def _even(call: OpCall, amount: Amount, positions: list[int]) -> Shares | None:
     shares = {}
+    amount = _moving(call, amount, positions)
     for position in positions:
         shape = call.leaves[position].value.shape
         if len(shape) > amount.total.dim():
             return None
         shares[position] = amount.times(1 / len(positions)).like(shape)
     return shares or None
+
+
+# random operators of which zero is made zero, whatever is drawn
+ZERO_AT_ZERO = frozenset({"dropout", "native_dropout", "feature_dropout", "rrelu", "rrelu_with_noise"})
+
+
+def _moving(call: OpCall, amount: Amount, positions: list[int]) -> Amount:
+    """An output's relevance without that of elements that zeros would have given as well: that stays where it is.
+
+    So it is with a dead ReLU and with a factor that is zero. A zero itself hands on: what made it knows more.
+    """
+    values = {position: call.leaves[position].value for position in positions}
+    if not values or not all(value.is_floating_point() for value in values.values()):
+        return amount
+    result = call.outs[0]
+    if call.name in ZERO_AT_ZERO:
+        at_zero: Any = torch.zeros_like(result)
+    elif torch.Tag.nondeterministic_seeded in getattr(call.target, "tags", ()):
+        return amount
+    else:
+        # copies, since a batch norm writes to its statistics
+        copies = {
+            position: leaf.value.clone()
+            for position, leaf in enumerate(call.leaves)
+            if isinstance(leaf.value, torch.Tensor)
+        }
+        with without_gradients():
+            given = call.run({**copies, **{p: torch.zeros_like(value) for p, value in values.items()}})
+        at_zero = given[0] if isinstance(given, (tuple, list)) else given
+    # what is compared are elements: an operator that takes none of them apart has no such element
+    if at_zero.shape != result.shape:
+        return amount
+    still = result == at_zero
+    if not bool(still.any()):
+        return amount
+    nonzero = torch.zeros((), dtype=torch.bool, device=result.device)
+    for value in values.values():
+        nonzero = nonzero | (value != 0)
+    return amount.times(~(still & nonzero))
 
 
 def _is_gate(node: fx.Node | None) -> bool:

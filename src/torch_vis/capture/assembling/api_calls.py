@@ -38,8 +38,8 @@ INSTRUCTIONS = {
 }
 # what an instruction that loads a function takes it from, where its name there is the function's own
 LOADS = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_GLOBAL", "LOAD_NAME")
-# they lie where the function is loaded, and load nothing
-SILENT = frozenset({"KW_NAMES", "PUSH_NULL", "CACHE", "COPY", "NOP", "EXTENDED_ARG", "RESUME"})
+# they lie where the function is loaded, and load none; from Python 3.13 on the names of keywords are a constant there
+SILENT = frozenset({"KW_NAMES", "LOAD_CONST", "PUSH_NULL", "CACHE", "COPY", "NOP", "EXTENDED_ARG", "RESUME"})
 
 
 class ApiCalls(NamedTuple):

@@ -529,8 +529,13 @@ class _Follower:
         node, value, newest = access.node, access.value, buffer.newest
         if access.is_view:
             seen[access.shown] = origins
-        # a view that shows the same bytes as when it was made stands for them
-        elif value in seen and seen[value] == origins and (origins is not None or newest < value):
+        # a view that shows the same bytes as when it was made stands for them; an empty one shows none
+        elif (
+            origins != ()
+            and value in seen
+            and seen[value] == origins
+            and (origins is not None or newest < value)
+        ):
             return False
         if origins is None:
             self.kind[access.row] = WHOLE if newest == value else SHAPE

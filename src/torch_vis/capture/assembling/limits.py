@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torch_vis.capture.assembling.api_calls import HAS_POSITIONS
 from torch_vis.capture.assembling.edges import Guess
 from torch_vis.capture.recording.recorder import Recorder
 from torch_vis.capture.recording.source_lines import resolve
@@ -19,7 +20,7 @@ from torch_vis.graph.schema import Phase, Site
 # The calls under which users know operators
 CALLS = {"_local_scalar_dense": "item()"}
 # Methods that give an array on the tensor's own memory
-ARRAYS = ("numpy", "__array__", "__dlpack__")
+ARRAYS = ("numpy", "__array__", "__dlpack__", "to_dlpack")
 # What is counted during a run: the kind of limit, and the sentence that follows "3 × "
 COUNTED: dict[str, tuple[str, str]] = {
     "compiled calls": (
@@ -91,6 +92,9 @@ def describe_limits(
         limits.append(Limit(text, kind="memory"))
     limits += _guess_limits(graph, guesses)
     limits += _packed_limits(packed)
+    if not HAS_POSITIONS and rec.function_mode is None:
+        text = "functions that ran operations have no name: Python says which one a line calls from 3.11 on"
+        limits.append(Limit(text, kind="other"))
     if any(device.startswith("cuda") for device in graph.devices):
         text = "times of CUDA operations are those of the host: they do not include the kernels' own run time"
         limits.append(Limit(text, kind="time"))

@@ -17,6 +17,9 @@ from torch_vis.graph.types import Bools, Ints
 
 # of the time of an operation, the most that the call from Python can be
 LARGEST_PART = 0.85
+# what runs beside a recorder runs on caches that it has filled: the most that an operation can lose by it, and what
+# Python can between two of them, around the call of a module, and where the run begins
+DISTURBED_NS, BETWEEN_NS, CALLING_NS, BEGINNING_NS = 50_000, 10_000, 15_000, 200_000
 # numbers in a row before those of ``OpRows``: its length and the number of its operation
 HEAD = 2
 
@@ -221,7 +224,7 @@ class UnseenCost(NamedTuple):
     scope: int
     """For each call of a module or function."""
     error: int
-    """How much more or less all of it may be."""
+    """How much more or less the run may have taken without any of it."""
 
 
 def unseen_cost(rec: Recorder, rows: OpRows) -> UnseenCost:
@@ -246,6 +249,8 @@ def unseen_cost(rec: Recorder, rows: OpRows) -> UnseenCost:
     around = around.astype(np.int64)
     scope = round(cost.scope * regular)
     error = cost.error * int((inside + around).sum()) + scope * (len(rec.scopes) - 1)
+    error += int(np.minimum(time - inside, DISTURBED_NS).sum())
+    error += BEGINNING_NS + BETWEEN_NS * count + CALLING_NS * (len(rec.scopes) - 1)
     return UnseenCost(inside, around, scope, round(error))
 
 

@@ -37,6 +37,7 @@ from torch_vis.capture.compilers.symbolic_sizes import (
     open_sizes,
     with_symbols,
 )
+from torch_vis.capture.modes import without_gradients
 from torch_vis.capture.recording.module_calls import aside_while_compiling
 from torch_vis.capture.recording.recorder import Recorder, get_ident
 from torch_vis.capture.session import Capture
@@ -246,7 +247,7 @@ def export_outputs(exported: Any, target: torch.nn.Module, returned: Any) -> Any
     for spec, value in zip(exported.graph_signature.output_specs, returned):
         kind = spec.kind.name
         if kind in ("BUFFER_MUTATION", "PARAMETER_MUTATION") and spec.target in buffers:
-            with torch.no_grad():
+            with without_gradients():
                 buffers[spec.target].copy_(value)
         elif kind == "USER_OUTPUT":
             outputs.append(value)

@@ -8,8 +8,9 @@ before the first operation that reads what was received.
 
 from __future__ import annotations
 
+import operator
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -39,6 +40,12 @@ REPLICAS = "torch.nn.parallel.distributed"
 MESH, WORLD = "mesh_", "default_pg"
 # what functions of torch.distributed call the options of the call that they make
 OPTIONS = ("all_reduce_opts", "reduce_opts", "opts")
+# the form of a list of one tensor
+ONE = (list, (Tensor,))
+# names of reductions
+_reductions: dict[Any, str] = {}
+# types of arguments that a template shows as they are
+PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device})
 
 
 class Pending:
@@ -77,48 +84,62 @@ class Pending:
         return False
 
 
+class CallPlace(NamedTuple):
+    """Where something is called: the user's line, the scope and the backward node."""
+
+    site: int
+    scope: int
+    backward: int
+
+
+def place_of(rec: Recorder, frame: Any) -> CallPlace:
+    """Where a frame was called from."""
+    site, in_engine, _ = rec.place(frame)
+    return CallPlace(site, rec.current.get(get_ident(), 0), _backward(in_engine))
+
+
 # ---------------------------------------------------------------- collectives
 
 
-def run_collective(rec: Recorder, plan: OpPlan, args: Any, kwargs: Any, frame: Any) -> Any:
-    """Run an operator that talks to other ranks, exactly as it would have, and record it."""
+def run_collective(rec: Recorder, plan: OpPlan, args: Any, kwargs: Any, place: tuple[int, bool, Any]) -> Any:
+    """Run an operator that talks to other ranks, exactly as it would have, and record it.
+
+    ``place`` is the source line, whether it is in a backward pass, and the frame that called.
+    """
     row = plan.collective
     assert row is not None
-    site, in_engine = rec.place(frame)
+    site, in_engine, frame = place
     group = _group(rec, row, args)
-    root = root_of(row, args)
-    position = rec.groups[group].position if group >= 0 else None
-    what = effects(row, position, root)
-    tensors = list(flat_tensors((*args, *kwargs.values())))
+    tensors = _tensors((*args, *kwargs.values()) if kwargs else args)
     numbers = [rec.number_of(tensor) for tensor in tensors]
-    call = _call(rec, plan, row, group, args, kwargs, frame, what)
+    call = _call(rec, plan, row, group, args, kwargs, frame)
     info = rec.calls[call]
-    taken = [t for slot, t in enumerate(tensors) if slot not in info.overwrites | info.shape_only]
-    if rec.pending and land_read(rec, taken):
-        numbers = [rec.number_of(tensor) for tensor in tensors]
-    if rec.uninitialized and rec.keep:
-        # memory that no operation wrote to is given as it is
-        for slot, number in enumerate(numbers):
-            if number in rec.uninitialized and slot not in info.overwrites | info.shape_only:
-                numbers[slot] = record_fill(rec, tensors[slot], number)
+    if rec.pending:
+        taken = [t for slot, t in enumerate(tensors) if slot not in info.overwrites | info.shape_only]
+        if land_read(rec, taken):
+            numbers = [rec.number_of(tensor) for tensor in tensors]
     if rec.keep:
+        if rec.uninitialized:
+            # memory that no operation wrote to is given as it is
+            for slot, number in enumerate(numbers):
+                if number in rec.uninitialized and slot not in info.overwrites | info.shape_only:
+                    numbers[slot] = record_fill(rec, tensors[slot], number)
         rec.copy_before_write(tensors, info.writes)
     started = clock()
     out = plan.run(*args, **kwargs)
     ended = clock()
     node = rec.next_node()
-    for slot in info.writes:
-        rec.uninitialized.pop(numbers[slot], None)
     filled = [tensors[slot] for slot in info.writes]
+    if rec.uninitialized:
+        for slot in info.writes:
+            rec.uninitialized.pop(numbers[slot], None)
     values = []
     for tensor in filled:
         values.append(rec.add(tensor, node))
         rec.note_write(tensor, node)
-    memory = {_address(tensor) for tensor in tensors}
-    for tensor in flat_tensors((out,)):
-        if _address(tensor) not in memory:
-            values.append(rec.add(tensor, node))
-            filled.append(tensor)
+    for tensor in _made(out, tensors):
+        values.append(rec.add(tensor, node))
+        filled.append(tensor)
     thread = get_ident()
     backward = _backward(in_engine)
     scope = rec.current.get(thread, 0)
@@ -127,7 +148,7 @@ def run_collective(rec: Recorder, plan: OpPlan, args: Any, kwargs: Any, frame: A
         -1, *numbers, *values,
     )  # fmt: skip
     rec.collective_nodes.append(node)
-    _add_row(rec, row, node, group, root, args)
+    _add_row(rec, row, node, group, args)
     if row.waits:
         _keep(rec, node, filled)
     else:
@@ -140,7 +161,36 @@ def run_collective(rec: Recorder, plan: OpPlan, args: Any, kwargs: Any, frame: A
     return out
 
 
-def _add_row(rec: Recorder, row: Collective, node: int, group: int, root: int | None, args: Any) -> None:
+def _tensors(items: Any) -> list[Tensor]:
+    """The tensors among arguments, in order; most are in lists."""
+    tensors: list[Tensor] = []
+    for item in items:
+        if isinstance(item, Tensor):
+            tensors.append(item)
+        elif type(item) is list:
+            for part in item:
+                if isinstance(part, Tensor):
+                    tensors.append(part)
+                else:
+                    tensors += flat_tensors((part,))
+        elif isinstance(item, (list, tuple, dict)):
+            tensors += flat_tensors((item,))
+    return tensors
+
+
+def _made(out: Any, given: list[Tensor]) -> list[Tensor]:
+    """The tensors that an operator returned in memory of their own."""
+    if type(out) is torch.ScriptObject:
+        return []
+    made = _tensors(out if type(out) is tuple else (out,))
+    if len(made) == len(given) and all(map(operator.is_, made, given)):
+        return []
+    memory = {_address(tensor) for tensor in given}
+    return [tensor for tensor in made if _address(tensor) not in memory]
+
+
+def _add_row(rec: Recorder, row: Collective, node: int, group: int, args: Any) -> None:
+    root = root_of(row, args)
     ranks = rec.groups[group].ranks if group >= 0 else ()
     peer = ranks[root] if root is not None and root < len(ranks) else -1
     tag = args[row.tag] if row.tag is not None and row.tag < len(args) else 0
@@ -148,8 +198,8 @@ def _add_row(rec: Recorder, row: Collective, node: int, group: int, root: int | 
     # messages are counted by who sends them to whom; of a receive from anybody that is known once it is there
     key = (group, row.kind, peer, tag) if row.kind in ("send", "recv") else (group,)
     number = rec.comm_counts[key]
-    rec.comm_counts[key] += 1
-    rec.comms.append([node, group, number, peer, tag])
+    rec.comm_counts[key] = number + 1
+    rec.comms.append((node, group, number, peer, tag))
 
 
 def _address(tensor: Tensor) -> int:
@@ -167,27 +217,56 @@ def _backward(in_engine: bool) -> int:
 
 
 def _call(
-    rec: Recorder,
-    plan: OpPlan,
-    row: Collective,
-    group: int,
-    args: Any,
-    kwargs: Any,
-    frame: Any,
-    what: Effects,
+    rec: Recorder, plan: OpPlan, row: Collective, group: int, args: Any, kwargs: Any, frame: Any
 ) -> int:
-    """The template of a call, in which groups and reductions have names."""
+    """The number of the template of a call, in which groups and reductions have names."""
+    reduction = ""
+    if row.op is not None and row.op < len(args) and isinstance(args[row.op], torch.ScriptObject):
+        reduction = reduction_named(frame)
+    form: Any = None
+    if not kwargs:
+        # of which the template is made, but for tensors, which are all alike in it
+        form = (plan.name, group, reduction, *map(_form, args))
+        known = rec.comm_calls.get(form)
+        if known is not None:
+            return known
     shown = list(args)
     if row.group is not None and row.group < len(shown):
         shown[row.group] = Special("group", rec.groups[group].name if group >= 0 else "?")
-    if row.op is not None and row.op < len(shown) and isinstance(shown[row.op], torch.ScriptObject):
-        shown[row.op] = Special("reduce_op", _reduction(frame))
+    if reduction and row.op is not None:
+        shown[row.op] = Special("reduce_op", reduction)
+    position = rec.groups[group].position if group >= 0 else None
+    what = effects(row, position, root_of(row, args))
     template, slots_of = encode(plan.name, tuple(shown), kwargs, rec.kept.objects)
     key = (template, what.writes)
     known = rec.comm_calls.get(key)
-    if known is not None:
-        return known
+    if known is None:
+        known = rec.comm_calls[key] = _new_call(rec, plan, template, slots_of, what)
+    if form is not None:
+        rec.comm_calls[form] = known
+    return known
 
+
+def _form(arg: Any) -> Any:
+    """What an argument is in a template: equal ones are shown alike, and any object that has no name is unlike others.
+
+    Groups and reductions are handles, made anew for each call: they are named apart.
+    """
+    kind = type(arg)
+    if kind is list:
+        if len(arg) == 1 and isinstance(arg[0], Tensor):
+            return ONE
+        return kind, tuple(map(_form, arg))
+    if kind is torch.ScriptObject:
+        return kind
+    if kind in PLAIN:
+        return kind, arg
+    if isinstance(arg, Tensor):
+        return Tensor
+    return (kind, tuple(map(_form, arg))) if kind is tuple else object()
+
+
+def _new_call(rec: Recorder, plan: OpPlan, template: Any, slots_of: Any, what: Effects) -> int:
     def slots(arguments: Any) -> tuple[int, ...]:
         return tuple(slot for argument in arguments for slot in slots_of.get(argument, ()))
 
@@ -201,11 +280,10 @@ def _call(
             plan,
         )
     )
-    number = rec.comm_calls[key] = len(rec.calls) - 1
-    return number
+    return len(rec.calls) - 1
 
 
-def _reduction(frame: Any) -> str:
+def reduction_named(frame: Any) -> str:
     """How numbers are added up, as the function of torch.distributed around the call was told; "?" if none says."""
     deepest = frame
     while frame is not None and frame.f_globals.get("__name__") != C10D:
@@ -215,11 +293,20 @@ def _reduction(frame: Any) -> str:
         return "sum" if current_autograd_node() is not None or _in_reducer(deepest) else "?"
     names = frame.f_locals
     # what the manager of coalesced collectives calls its own "op" is another thing
-    options = next((names[name] for name in OPTIONS if name in names), None)
-    op = getattr(options, "reduceOp", None) or names.get("op")
+    op = None
+    for name in OPTIONS:
+        if name in names:
+            op = getattr(names[name], "reduceOp", None)
+            break
+    op = op or names.get("op")
     op = getattr(op, "op", op)
-    name = getattr(op, "name", None)
-    return str(name).lower() if name else "?"
+    # asking one for its name takes longer than all of this
+    text = _reductions.get(op)
+    if text is None:
+        text = str(getattr(op, "name", None) or "?").lower()
+        if text != "?":
+            _reductions[op] = text
+    return text
 
 
 def _in_reducer(frame: Any) -> bool:
@@ -238,23 +325,27 @@ def _group(rec: Recorder, row: Collective, args: Any) -> int:
     """The number of the group that a call is about, -1 where it is not known."""
     if row.group is None or row.group >= len(args):
         return -1
-    from torch.distributed.distributed_c10d import ProcessGroup
-
-    item: Any = args[row.group]
-    if isinstance(item, torch.ScriptObject):
-        item = ProcessGroup.unbox(item)
-    elif isinstance(item, str):
-        known = rec.group_numbers.get(item)
-        if known is not None:
-            return known
-        item = torch._C._distributed_c10d._resolve_process_group(item)  # type: ignore[arg-type]
-    if not isinstance(item, ProcessGroup):
+    known = rec.group_numbers.get(args[row.group]) if isinstance(args[row.group], str) else None
+    if known is not None:
+        return known
+    group = group_named(args[row.group])
+    if group is None:
         return -1
-    known = rec.group_numbers.get(item.group_name)
+    known = rec.group_numbers.get(group.group_name)
     if known is None:
-        known = rec.group_numbers[item.group_name] = len(rec.groups)
-        rec.groups.append(describe_group(item, {group.name for group in rec.groups}))
+        known = rec.group_numbers[group.group_name] = len(rec.groups)
+        rec.groups.append(describe_group(group, {group.name for group in rec.groups}))
     return known
+
+
+def group_named(item: Any) -> Any:
+    """The process group that an argument of an operator stands for; None where it stands for none."""
+    group_kind: Any = torch._C._distributed_c10d.ProcessGroup
+    if isinstance(item, torch.ScriptObject):
+        item = group_kind.unbox(item)
+    elif isinstance(item, str):
+        item = torch._C._distributed_c10d._resolve_process_group(item)  # type: ignore[arg-type]
+    return item if isinstance(item, group_kind) else None
 
 
 def describe_group(group: Any, taken: set[str]) -> RankGroup:
@@ -334,31 +425,35 @@ def _keep(rec: Recorder, node: int, tensors: list[Tensor]) -> None:
 
 def _keep_source(rec: Recorder, pending: Pending) -> None:
     """Note who sent what was received from anybody."""
-    comm = rec.comms[pending.comm]
-    work = None if pending.work_ref is None else pending.work_ref()
-    if pending.receives and comm[3] < 0 and work is not None and comm[1] >= 0:
-        source, ranks = int(work._source_rank()), rec.groups[comm[1]].ranks
+    if not pending.receives or pending.work_ref is None:
+        return
+    node, group, number, peer, tag = rec.comms[pending.comm]
+    work = pending.work_ref()
+    if peer < 0 and work is not None and group >= 0:
+        source, ranks = int(work._source_rank()), rec.groups[group].ranks
         if 0 <= source < len(ranks):
-            comm[3] = ranks[source]
+            rec.comms[pending.comm] = (node, group, number, ranks[source], tag)
 
 
 def land_read(rec: Recorder, tensors: list[Tensor]) -> bool:
     """Before tensors are read: record the waits, unseen so far, for collectives that have filled them."""
     addresses = {_address(tensor) for tensor in tensors}
     landed = False
-    for pending in list(rec.pending):
-        if any(_address(tensor) in addresses for tensor in pending.tensors) and pending.is_done():
-            _land_unseen(rec, pending)
-            landed = True
+    with rec.landing:
+        for pending in list(rec.pending):
+            if any(_address(tensor) in addresses for tensor in pending.tensors) and pending.is_done():
+                _land_unseen(rec, pending)
+                landed = True
     return landed
 
 
 def land_rest(rec: Recorder) -> None:
     """At the end of a run: record the waits, unseen so far, for all collectives that are done."""
-    for pending in list(rec.pending):
-        if pending.tensors and pending.is_done():
-            _land_unseen(rec, pending)
-    rec.pending.clear()
+    with rec.landing:
+        for pending in list(rec.pending):
+            if pending.tensors and pending.is_done():
+                _land_unseen(rec, pending)
+        rec.pending.clear()
 
 
 def _land_unseen(rec: Recorder, pending: Pending) -> None:
@@ -367,7 +462,7 @@ def _land_unseen(rec: Recorder, pending: Pending) -> None:
     land(rec, pending, (now, now), -1, pending.scope, pending.backward)
 
 
-def run_wait_tensor(rec: Recorder, plan: OpPlan, args: Any, kwargs: Any, frame: Any) -> Any:
+def run_wait_tensor(rec: Recorder, plan: OpPlan, args: Any, kwargs: Any, place: tuple[int, bool, Any]) -> Any:
     """Run the operator that waits for a functional collective, and record it as the wait for that."""
     tensor = args[0] if args else kwargs["tensor"]
     pending = next((p for p in rec.pending if any(t is tensor for t in p.tensors)), None)
@@ -380,7 +475,7 @@ def run_wait_tensor(rec: Recorder, plan: OpPlan, args: Any, kwargs: Any, frame: 
     # one that was waited for before, or that is none
     if pending is None:
         return out
-    site, in_engine = rec.place(frame)
+    site, in_engine, _ = place
     template = plan.calls.get("wait")
     if template is None:
         call, _ = encode(plan.name, (tensor,), {}, rec.kept.objects)
@@ -402,7 +497,8 @@ def run_wait_tensor(rec: Recorder, plan: OpPlan, args: Any, kwargs: Any, frame: 
 
 def wait_ended(rec: Recorder, work: Any, times: tuple[int, int], frame: Any) -> None:
     """Record the wait for a handle that has just returned."""
-    pending = next((p for p in rec.pending if p.work_ref is not None and p.work_ref() is work), None)
-    if pending is not None:
-        site, in_engine = rec.place(frame)
-        land(rec, pending, times, site, rec.current.get(get_ident(), 0), _backward(in_engine))
+    with rec.landing:
+        pending = next((p for p in rec.pending if p.work_ref is not None and p.work_ref() is work), None)
+        if pending is not None:
+            place = place_of(rec, frame)
+            land(rec, pending, times, place.site, place.scope, place.backward)

@@ -7,7 +7,11 @@ import sys
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_dispatch_stack_at,
+    _len_torch_dispatch_stack,
+)
 
 from torch_vis.capture.kept_tensors import RngState
 from torch_vis.capture.recording.collectives import land_read, run_collective, run_wait_tensor
@@ -26,7 +30,7 @@ from torch_vis.capture.recording.recorder import (
     sequence_number,
 )
 from torch_vis.capture.recording.source_lines import CodeInfo, leave_alone
-from torch_vis.capture.recording.tensors import Tensor, Unrecordable
+from torch_vis.capture.recording.tensors import Tensor, Unrecordable, look_at_lent, note_made, take_written
 from torch_vis.ops.higher_order import INLINED
 
 getframe = sys._getframe
@@ -188,23 +192,35 @@ class RecordMode(TorchDispatchMode):
         if rec.uninitialized and rec.keep and not plan.is_view:
             self._record_fills(call, numbers, args, kwargs)
 
+        if rec.lent and not plan.is_view:
+            look_at_lent(rec, flat_tensors((*args, *kwargs.values())))
+
         # ---- run: the operation itself
-        if plan.is_hop:
-            name = plan.name.rpartition("::")[2]
-            if name in INLINED:
-                return self.run_higher_order(plan, name, args, kwargs)
-            started = clock()
-            out = plan.run(*args, **kwargs)
-        else:
-            started = clock()
-            if rec.foreign_types:
-                with torch._C.DisableTorchFunctionSubclass():
-                    out = plan.run(*args, **kwargs)
+        try:
+            if plan.is_hop:
+                name = plan.name.rpartition("::")[2]
+                if name in INLINED:
+                    return self.run_higher_order(plan, name, args, kwargs)
+                started = clock()
+                out = plan.run(*args, **kwargs)
             else:
-                out = plan.run(*args, **kwargs) if kwargs else plan.run(*args)
+                started = clock()
+                if rec.foreign_types:
+                    with torch._C.DisableTorchFunctionSubclass():
+                        out = plan.run(*args, **kwargs)
+                else:
+                    out = plan.run(*args, **kwargs) if kwargs else plan.run(*args)
+        except Exception:
+            # the program may go on, another way than where it does not raise
+            rec.raised.append((plan.name, numbers, site))
+            raise
         ended = clock()
         if rec.closed:
             return out
+        if rec.lent and written:
+            take_written(rec, written)
+        if plan.lifts and rec.keep:
+            note_made(rec, args[0], site)
 
         # ---- whose: scope, backward node, thread, and the values that were made
         thread = get_ident()
@@ -329,14 +345,15 @@ class RecordMode(TorchDispatchMode):
     def _run_apart(self, plan: OpPlan, args: Any, kwargs: Any) -> Any:
         """Run an operation that talks to other ranks, waits for them, or is Python inside."""
         frame = getframe().f_back
-        if self.recorder.is_left_out(frame):
+        site, in_engine, left_out = self.recorder.place(frame)
+        if left_out:
             return plan.run(*args, **kwargs)
         if plan.inlined is not None:
             with self:
                 return plan.inlined(*args, **kwargs)
         if plan.collective is not None:
-            return run_collective(self.recorder, plan, args, kwargs, frame)
-        return run_wait_tensor(self.recorder, plan, args, kwargs, frame)
+            return run_collective(self.recorder, plan, args, kwargs, (site, in_engine, frame))
+        return run_wait_tensor(self.recorder, plan, args, kwargs, (site, in_engine, frame))
 
     def _record_fills(self, call: int, numbers: list[int], args: Any, kwargs: Any) -> None:
         """Record who filled memory that is read though no operation wrote to it: code that cannot be seen."""
@@ -392,6 +409,12 @@ for _method in (
     Recorder.end_lost_step,
 ):
     leave_alone(_method)
+
+
+def recorders_here() -> list[Recorder]:
+    """The recorders whose modes are on in this thread, outermost first."""
+    modes = [_get_dispatch_stack_at(index) for index in range(_len_torch_dispatch_stack())]
+    return [mode.recorder for mode in modes if isinstance(mode, RecordMode) and mode.recorder.is_here()]
 
 
 def is_wrapper(kind: type) -> bool:

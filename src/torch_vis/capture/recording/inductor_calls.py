@@ -11,11 +11,10 @@ import time
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _get_dispatch_stack_at, _len_torch_dispatch_stack
 
-from torch_vis.capture.recording.dispatch_mode import RecordMode
+from torch_vis.capture.recording.dispatch_mode import recorders_here
 from torch_vis.capture.recording.opaque_nodes import OpaqueCall
-from torch_vis.capture.recording.recorder import Recorder, flat_tensors
+from torch_vis.capture.recording.recorder import flat_tensors
 from torch_vis.capture.recording.source_lines import leave_alone
 from torch_vis.capture.undo import Hooks, Patch
 
@@ -50,7 +49,7 @@ def _wrap_call(original: Any) -> Any:
     """What stands for ``CompiledFxGraph.__call__`` while a recorder is active."""
 
     def call(self: Any, inputs: Any) -> Any:
-        recorders = _recorders() if _boundary.wrapper is call else []
+        recorders = recorders_here() if _boundary.wrapper is call else []
         if not recorders:
             return original(self, inputs)
         tensors = [item for item in inputs if isinstance(item, torch.Tensor)]
@@ -65,11 +64,6 @@ def _wrap_call(original: Any) -> Any:
         return result
 
     return call
-
-
-def _recorders() -> list[Recorder]:
-    modes = [_get_dispatch_stack_at(index) for index in range(_len_torch_dispatch_stack())]
-    return [mode.recorder for mode in modes if isinstance(mode, RecordMode) and mode.recorder.is_here()]
 
 
 def _output_code() -> Any:

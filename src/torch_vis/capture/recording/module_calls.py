@@ -7,8 +7,8 @@ long as a recorder is active; Dynamo looks through the wrapper and guards on not
 Methods that run parts of a module without a call of it (a ``training_step``, an ``encode``) are scopes like a call,
 recognised by their frame, which is on the stack when a part of the module is called outside of any other module.
 
-Values that leave for Python without an operation (``numpy()``, ``tolist()`` and the array protocols) are seen by no
-mode, so these four methods are wrapped as well.
+Values leave for Python by calls that no mode sees: ``tolist()``, arrays, capsules, addresses, pickles and printed text
+read a tensor's memory without an operation, and ``apply_()`` writes to it. These are wrapped as well.
 """
 
 from __future__ import annotations
@@ -19,17 +19,19 @@ import threading
 from contextlib import suppress
 from functools import partial
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.compiler import is_compiling
 from torch.optim import optimizer as optimizers
+from torch.utils import dlpack
 
 from torch_vis.capture.modes import put_on
 from torch_vis.capture.recording import inductor_calls, rank_calls
-from torch_vis.capture.recording.dispatch_mode import RecordMode
+from torch_vis.capture.recording.dispatch_mode import RecordMode, recorders_here
 from torch_vis.capture.recording.recorder import Recorder, clock, get_ident
-from torch_vis.capture.recording.source_lines import CodeTable, kind_of, leave_alone
+from torch_vis.capture.recording.source_lines import OURS, TORCH, CodeTable, kind_of, leave_alone
+from torch_vis.capture.recording.tensors import note_escape, note_storage_escape
 from torch_vis.capture.recording.user_functions import UserFunctions
 from torch_vis.capture.settings import optimizer_settings
 from torch_vis.capture.undo import (
@@ -53,7 +55,6 @@ OBJECTS_PER_TENSOR = 4
 FRAMES = 100
 # f_locals is a dictionary that the frame keeps, and not a view of it
 LOCALS_ARE_COPIES = sys.version_info < (3, 13)
-ESCAPES = ("numpy", "tolist", "__array__", "__dlpack__")
 
 # the recorders that are active, by thread, outermost first
 _active: dict[int, list[Recorder]] = {}
@@ -64,7 +65,7 @@ _methods: CodeTable[bool] = CodeTable()
 
 
 class ModuleCalls(Context["ModuleCalls"]):
-    """Follows module calls, optimizer steps and escapes for one recorder on the thread that enters it."""
+    """Follows module calls, optimizer steps and values that leave for one recorder on the thread that enters it."""
 
     def __init__(self, recorder: Recorder, modules: frozenset[int] | None = None) -> None:
         self.recorder = recorder
@@ -145,16 +146,25 @@ def _wrap_call(original: Any) -> Any:
         if len(recorders) > 1 or recorders[0].task is not None:
             return _call_nested(original, self, args, kwargs, thread)
         recorder = recorders[0]
+        begun, before = recorder.clock(), recorder.overhead
         _follow_functions(recorder, self, thread)
         module = recorder.module_numbers.get(id(self))
-        scope = recorder.enter(_number(recorder, self) if module is None else module, thread)
+        if module is None:
+            module = _number(recorder, self)
+        recorder.overhead = before + recorder.clock() - begun
+        scope = recorder.enter(module, thread)
         try:
             observer = recorder.call_observer
             if observer is None:
                 return _inside(original, self)(*args, **kwargs)
+            # an observer may count what it takes itself: it is counted once
+            begun, before = recorder.clock(), recorder.overhead
             observer.take(scope, args, kwargs)
+            recorder.overhead = before + recorder.clock() - begun
             result = _inside(original, self)(*args, **kwargs)
+            begun, before = recorder.clock(), recorder.overhead
             observer.give(scope, result)
+            recorder.overhead = before + recorder.clock() - begun
             return result
         finally:
             recorder.leave(scope, thread)
@@ -393,13 +403,47 @@ def _is_of_module(code: CodeType) -> bool:
 # ---------------------------------------------------------------- values that leave for Python
 
 
-def _wrap_escape(name: str, original: Any) -> Any:
+class LeavingCall(NamedTuple):
+    """What leaves by a call."""
+
+    shares: bool = False
+    """Whether what it gives lies on the tensor's own memory."""
+    whole: bool = False
+    """Whether it is all of the memory that leaves, and not what the tensor shows of it alone."""
+    told: bool = True
+    """Whether the limits of the run tell of it, and not those of reruns alone."""
+    by_user: bool = False
+    """Whether torch's own calls of it are about memory and not about numbers, and mean nothing."""
+
+
+ARRAY = LeavingCall(shares=True)
+ADDRESS = LeavingCall(shares=True, whole=True, told=False, by_user=True)
+SECTIONS = LeavingCall(told=False)
+IN_PLACE = LeavingCall(shares=True)
+METHODS = {
+    "tolist": LeavingCall(),
+    "numpy": ARRAY,
+    "__array__": ARRAY,
+    "__dlpack__": ARRAY,
+    "__reduce_ex__": LeavingCall(whole=True),
+    "__repr__": LeavingCall(told=False),
+    "data_ptr": ADDRESS,
+    "const_data_ptr": ADDRESS,
+    "apply_": IN_PLACE,
+    "map_": IN_PLACE,
+    "map2_": IN_PLACE,
+}
+"""The methods of tensors by which numbers leave."""
+# what people call those that Python calls for them
+SPOKEN = {"__reduce_ex__": "pickle", "__repr__": "repr"}
+
+
+def _of_tensor(name: str, call: LeavingCall, original: Any) -> Any:
     # compiled code calls it for arrays; compiled itself, it would call itself for ever
     @leave_alone
-    def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if _escapes[name].wrapper is method and not is_compiling():
-            for recorder in active_recorders(get_ident()):
-                _note_escape(recorder, name, self)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_compiling() and isinstance(self, torch.Tensor) and _stands(method):
+            _note(name, call, self, sys._getframe(1))
         return original(self, *args, **kwargs)
 
     method.__name__ = name
@@ -408,22 +452,66 @@ def _wrap_escape(name: str, original: Any) -> Any:
     return method
 
 
-_escapes = {name: Patch(lambda: torch.Tensor, name, partial(_wrap_escape, name)) for name in ESCAPES}
+def _of_sections(original: Any) -> Any:
+    """Of ``tensor_split``, which reads where to split out of the memory of a tensor."""
+
+    @leave_alone
+    def tensor_split(*args: Any, **kwargs: Any) -> Any:
+        """Stands for ``tensor_split`` while a recorder is active."""
+        if not is_compiling() and _stands(tensor_split):
+            for item in (*args[1:], *kwargs.values()):
+                if isinstance(item, torch.Tensor) and item is not kwargs.get("input"):
+                    _note("tensor_split", SECTIONS, item, sys._getframe(1))
+        return original(*args, **kwargs)
+
+    tensor_split.unwrapped = original
+    return tensor_split
 
 
-def _note_escape(recorder: Recorder, name: str, tensor: torch.Tensor) -> None:
-    entry = recorder.seen.get(id(tensor))
-    value = entry.number if entry is not None and entry() is tensor else -1
-    site = recorder.site_of(sys._getframe(2))
-    recorder.python_escapes.append((name, value, site, -1))
-    if recorder.keep:
-        try:
-            address = tensor.untyped_storage()._cdata
-        except (RuntimeError, NotImplementedError):
-            address = 0
-        block = recorder.storages.get(address)
-        storage = -1 if block is None else block.number
-        recorder.array_escapes.append((name, value, storage, address, site))
+def _of_storage(original: Any) -> Any:
+    @leave_alone
+    def data_ptr(self: Any) -> Any:
+        """Stands for ``data_ptr`` of a storage while a recorder is active."""
+        frame = sys._getframe(1)
+        if _stands(data_ptr) and not frame.f_code.co_filename.startswith((TORCH, OURS)):
+            storage = getattr(self, "_untyped_storage", self)
+            for recorder in recorders_here():
+                note_storage_escape(recorder, "data_ptr", storage, recorder.site_of(frame))
+        return original(self)
+
+    data_ptr.unwrapped = original
+    return data_ptr
+
+
+def _note(name: str, call: LeavingCall, tensor: torch.Tensor, frame: Any) -> None:
+    if call.by_user and frame.f_code.co_filename.startswith((TORCH, OURS)):
+        return
+    name = SPOKEN.get(name, name)
+    for recorder in recorders_here():
+        site = recorder.site_of(frame)
+        if call.told:
+            entry = recorder.seen.get(id(tensor))
+            value = entry.number if entry is not None and entry() is tensor else -1
+            recorder.python_escapes.append((name, value, site, -1))
+        note_escape(recorder, name, tensor, site, shares=call.shares, whole=call.whole)
+
+
+def _stands(wrapper: Any) -> bool:
+    """Whether a wrapper is the one that was put in place last: one that others brought back only passes calls on."""
+    return any(part.wrapper is wrapper for part in _leaving)
+
+
+_leaving = (
+    *(Patch(lambda: torch.Tensor, name, partial(_of_tensor, name, call)) for name, call in METHODS.items()),
+    # the one function by the names that it has
+    Patch(lambda: torch, "to_dlpack", partial(_of_tensor, "to_dlpack", ARRAY)),
+    Patch(lambda: dlpack, "to_dlpack", partial(_of_tensor, "to_dlpack", ARRAY)),
+    Patch(lambda: torch._C, "_to_dlpack", partial(_of_tensor, "to_dlpack", ARRAY)),
+    Patch(lambda: torch.Tensor, "tensor_split", _of_sections),
+    Patch(lambda: torch, "tensor_split", _of_sections),
+    Patch(lambda: torch.UntypedStorage, "data_ptr", _of_storage),
+    Patch(lambda: torch.TypedStorage, "data_ptr", _of_storage),
+)
 
 
 # ---------------------------------------------------------------- all that is there while a recorder is active
@@ -454,7 +542,7 @@ _followed = Shared(
     _module_call,
     _thread_start,
     Hooks(_step_hooks),
-    *_escapes.values(),
+    *_leaving,
     *inductor_calls.PARTS,
     *rank_calls.PARTS,
     # the garbage collector runs about as often as without us, who make some objects for each tensor

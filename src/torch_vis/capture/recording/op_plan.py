@@ -77,7 +77,7 @@ UNINITIALIZED = frozenset("empty empty_like empty_strided empty_permuted new_emp
 CONJ_OR_NEG = frozenset("_conj _neg_view conj adjoint mH imag real matrix_H positive".split())
 
 # Operators whose result is a Python value computed from a tensor's contents.
-ESCAPES = frozenset("_local_scalar_dense item is_nonzero equal allclose".split())
+ESCAPES = frozenset("_local_scalar_dense item is_nonzero equal allclose _nnz".split())
 
 # What is bookkeeping, not computation: namespaces, and the wrapper around what a collective receives, which is waited
 # for when it is used and has no memory of its own.
@@ -131,6 +131,7 @@ class OpPlan:
         "is_detach",
         "is_hop",
         "is_view",
+        "lifts",
         "mixes_numbers",
         "name",
         "overwrites",
@@ -156,6 +157,8 @@ class OpPlan:
         self.overwrites: frozenset[int | str] = frozenset()
         self.random = self.escape = self.skip = self.is_view = self.takes_storage = False
         self.uninitialized = self.conj_or_neg = False
+        # whether it stands for a tensor being made of Python's values
+        self.lifts = False
         # whether it takes a list of numbers of any kind: 1, 1.0 and True are equal, and other calls
         self.mixes_numbers = False
         # what it does with other ranks, if it talks to them or waits for them
@@ -199,6 +202,7 @@ class OpPlan:
             self.unread_by = UNREAD.get(short)
             self.shape_only = SHAPE_ONLY_OVERLOADS.get(self.name, SHAPE_ONLY.get(short, ()))
             self.escape = short in ESCAPES
+            self.lifts = short == "lift_fresh"
             self.uninitialized = short in UNINITIALIZED
             self.conj_or_neg = short in CONJ_OR_NEG
             self.takes_storage = self.apart = self.name.startswith("aten::set_.source_Storage")

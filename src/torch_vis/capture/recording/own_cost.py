@@ -15,8 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
+from torch_vis.capture.modes import (
+    functions_aside,
+    kept_after_interrupt,
+    modes_aside,
+    with_gradients,
+    without_gradients,
+)
 from torch_vis.capture.recording.dispatch_mode import RecordMode
 from torch_vis.capture.recording.recorder import Recorder, clock, get_ident
 from torch_vis.graph.call import Call
@@ -61,7 +67,9 @@ def recording_cost() -> RecordingCost:
         return _measured
     if torch.autograd._profiler_enabled() or torch._C._functorch.peek_interpreter_stack() is not None:
         return TYPICAL
-    with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
+    if torch._C._dispatch_tls_is_dispatch_key_excluded("Python"):
+        return TYPICAL
+    with kept_after_interrupt(), modes_aside(), functions_aside(), without_gradients():
         _measured = measure()
     return _measured
 
@@ -125,7 +133,7 @@ def _probes() -> tuple[list[Callable[[], Any]], ...]:
         lambda: torch.rnn_tanh(step, step, parameters, True, 1, 0.0, False, False, False),
     ]
     bias, weight = one.clone().requires_grad_(), two.clone().requires_grad_()
-    with torch.enable_grad():
+    with with_gradients():
         total = torch.addmm(bias, torch.relu(torch.addmm(bias, weight, two)), weight.t()).sum()
     differentiated: list[Callable[[], Any]] = [
         torch.enable_grad()(lambda: torch.mul(bias, one)),

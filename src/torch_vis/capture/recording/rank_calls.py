@@ -1,7 +1,8 @@
 """Methods of torch that no mode sees, wrapped while a recorder is active: waits, resized memory, stages of a pipeline.
 
-``Work.wait`` is where what other ranks sent has arrived. ``UntypedStorage.resize_`` is how sharded training frees and
-takes back the memory of whole parameters. A stage of a pipeline runs one micro-batch at a time.
+``Work.wait`` is where what other ranks sent has arrived. What ``Future.then`` was given runs when it has, on a thread
+of the backend's that knows no modes, as hooks of DistributedDataParallel do. ``UntypedStorage.resize_`` is how sharded
+training frees and takes back the memory of whole parameters. A stage of a pipeline runs one micro-batch at a time.
 """
 
 from __future__ import annotations
@@ -11,28 +12,22 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _get_dispatch_stack_at, _len_torch_dispatch_stack
 
-from torch_vis.capture.recording.collectives import wait_ended
-from torch_vis.capture.recording.dispatch_mode import RecordMode
+from torch_vis.capture.modes import put_on
+from torch_vis.capture.recording.collectives import CallPlace, place_of, wait_ended
+from torch_vis.capture.recording.dispatch_mode import RecordMode, recorders_here
 from torch_vis.capture.recording.recorder import Recorder, clock, get_ident
 from torch_vis.capture.recording.source_lines import leave_alone
-from torch_vis.capture.undo import Patch
+from torch_vis.capture.undo import Patch, Undo, context
 
 STAGES = "torch.distributed.pipelining.stage"
 CHUNKS = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
 
 
-def _recorders() -> list[Recorder]:
-    """The recorders of this thread, outermost first."""
-    modes = [_get_dispatch_stack_at(index) for index in range(_len_torch_dispatch_stack())]
-    return [mode.recorder for mode in modes if isinstance(mode, RecordMode) and mode.recorder.is_here()]
-
-
 def _waiting(original: Any) -> Any:
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Stands for ``Work.wait`` while a recorder is active."""
-        recorders = _recorders() if _stands(wrapper) else []
+        recorders = recorders_here() if _stands(wrapper) else []
         if not recorders:
             return original(self, *args, **kwargs)
         started = clock()
@@ -49,10 +44,55 @@ def _waiting(original: Any) -> Any:
     return wrapper
 
 
+def _calling_back(original: Any) -> Any:
+    def then(self: Any, callback: Any) -> Any:
+        """Stands for ``Future.then`` and ``add_done_callback`` while a recorder is active."""
+        recorders = recorders_here() if _stands(wrapper) else []
+        if not recorders:
+            return original(self, callback)
+        frame = sys._getframe().f_back
+        return original(self, _recorded(callback, [(rec, place_of(rec, frame)) for rec in recorders]))
+
+    wrapper = leave_alone(then)
+    return wrapper
+
+
+def _recorded(callback: Any, recorders: list[tuple[Recorder, CallPlace]]) -> Any:
+    """A callback that is recorded on whatever thread it runs, as if where it was given."""
+    thread = get_ident()
+
+    @leave_alone
+    def run(*args: Any) -> Any:
+        # on the thread that gave it, at once or later, what is on there is what records
+        others = [] if get_ident() == thread else [(rec, place) for rec, place in recorders if not rec.closed]
+        if not others:
+            return callback(*args)
+        starts = [len(rec.log) for rec, _ in others]
+        try:
+            with _adopted([rec for rec, _ in others], [place for _, place in others]):
+                return callback(*args)
+        finally:
+            for (rec, place), start in zip(others, starts):
+                rec.place_rows(start, get_ident(), place.site, place.backward)
+
+    return run
+
+
+@context
+def _adopted(undo: Undo, recorders: list[Recorder], places: list[CallPlace]) -> None:
+    """Record operations on another thread, in the scopes that they belong to."""
+    thread = get_ident()
+    for recorder, place in zip(recorders, places):
+        recorder.many_threads = True
+        undo.add(recorder.current.__setitem__, thread, recorder.current.get(thread, 0))
+        recorder.current[thread] = place.scope
+        put_on(undo, RecordMode(recorder))
+
+
 def _resizing(original: Any) -> Any:
     def resize_(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Stands for ``UntypedStorage.resize_`` while a recorder is active."""
-        recorders = _recorders() if _stands(wrapper) else []
+        recorders = recorders_here() if _stands(wrapper) else []
         for recorder in recorders:
             recorder.before_resize(self, *args, **kwargs)
         result = original(self, *args, **kwargs)
@@ -67,7 +107,7 @@ def _resizing(original: Any) -> Any:
 def _running_chunk(original: Any) -> Any:
     def run(self: Any, chunk: int, *args: Any, **kwargs: Any) -> Any:
         """Stands for a method of a pipeline stage that runs one micro-batch, while a recorder is active."""
-        recorders, thread = _recorders() if _stands(wrapper) else [], get_ident()
+        recorders, thread = recorders_here() if _stands(wrapper) else [], get_ident()
         scopes = []
         for recorder in recorders:
             stage = f"stage {self.stage_index}"
@@ -108,6 +148,7 @@ def _stage() -> Any:
 PARTS = (
     Patch(lambda: torch.UntypedStorage, "resize_", _resizing),
     *(Patch(_of_c10d(name), "wait", _waiting) for name in ("Work", "FakeWork")),
+    *(Patch(lambda: torch._C.Future, name, _calling_back) for name in ("then", "add_done_callback")),
     *(Patch(_stage, name, _running_chunk) for name in CHUNKS),
 )
 

@@ -167,8 +167,8 @@ class Recorder(Tensors):
         self.rng_states: dict[Any, bytes] = {}
         # method or operator, value, source line and operation, -1 where there is none
         self.python_escapes: list[tuple[str, int, int, int]] = []
-        # tensors that left without an operation: method, value and storage or -1, address of the memory, source line
-        self.array_escapes: list[tuple[str, int, int, int, int]] = []
+        # operations that raised: the operator, the values that it was given, and the source line
+        self.raised: list[tuple[str, list[int], int]] = []
         # operations that stand for code that could not be looked into
         self.opaque_nodes: list[int] = []
         # operations that made memory without contents, by value
@@ -203,11 +203,12 @@ class Recorder(Tensors):
         # operations that talk to other ranks or wait for them
         self.collective_nodes: list[int] = []
         # rows: operation, group, number, peer and tag
-        self.comms: list[list[int]] = []
+        self.comms: list[tuple[int, int, int, int, int]] = []
         # operations that waited, and the rows of ``comms`` that they waited for
         self.waits: list[tuple[int, int]] = []
-        # collectives that nobody has waited for yet
+        # collectives that nobody has waited for yet; a thread that changes them holds ``landing``
         self.pending: list[Any] = []
+        self.landing = threading.RLock()
         self.groups: list[RankGroup] = []
         # numbers of groups by the name that torch has for them
         self.group_numbers: dict[str, int] = {}
@@ -262,6 +263,16 @@ class Recorder(Tensors):
         """Append a row to the log."""
         self.log += (len(row) + 2, number, *row)
 
+    def place_rows(self, start: int, thread: int, site: int, backward: int) -> None:
+        """Give rows of a thread, from an index of the log on, the line and backward node that they lack."""
+        while start < len(self.log):
+            if self.log[start + 7] == thread:
+                if self.log[start + 4] < 0:
+                    self.log[start + 4] = site
+                if self.log[start + 6] == FORWARD:
+                    self.log[start + 6] = backward
+            start += self.log[start]
+
     # ---------------------------------------------------------------- calls and sites
 
     @irregular
@@ -313,26 +324,27 @@ class Recorder(Tensors):
             frame = frame.f_back
         return -1
 
-    def place(self, frame: Any) -> tuple[int, bool]:
-        """The user's source line that a frame was called from, and whether that is inside a backward pass."""
-        in_backward = False
-        while frame is not None:
-            info = self.codes.get(id(frame.f_code)) or self.new_code(frame.f_code)
-            in_backward = in_backward or info.seeding
-            if info.user:
-                number = info.sites.get(frame.f_lasti)
-                return self.new_site(info, frame.f_lasti) if number is None else number, in_backward
-            frame = frame.f_back
-        return -1, in_backward
+    def place(self, frame: Any) -> tuple[int, bool, bool]:
+        """Where a frame was called from: the user's source line, whether inside a backward pass, whether left out.
 
-    def is_left_out(self, frame: Any) -> bool:
-        """Whether code that is not recorded runs between a frame and the user's line that it was called from."""
+        Left out is what code runs that is not recorded, between the frame and that line.
+        """
+        in_backward = False
+        codes = self.codes
         while frame is not None:
-            info = self.codes.get(id(frame.f_code)) or self.new_code(frame.f_code)
-            if info.left_out or info.user:
-                return info.left_out
+            code = frame.f_code
+            info = codes.get(id(code)) or self.new_code(code)
+            # of most code of torch's there is nothing to say
+            if info.notable:
+                in_backward = in_backward or info.seeding
+                if info.left_out:
+                    return -1, in_backward, True
+                if info.user:
+                    number = info.sites.get(frame.f_lasti)
+                    site = self.new_site(info, frame.f_lasti) if number is None else number
+                    return site, in_backward, False
             frame = frame.f_back
-        return False
+        return -1, in_backward, False
 
     @irregular
     def new_code(self, code: CodeType) -> CodeInfo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import re
@@ -21,8 +22,8 @@ OURS = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 INDUCTOR = f"{os.sep}torchinductor_"
 PROMPTS = ("<stdin>", "<ipython", "<doctest", "<string>")
 RESUMED = re.compile(r"torch_dynamo_resume_in_(.*)_at_\d+$")
-# wraps functions of torch that are deprecated
-WRAPPERS = f"{os.sep}typing_extensions.py"
+# wrap functions of torch that are deprecated, and the ends of its blocks
+WRAPPERS = (f"{os.sep}typing_extensions.py", os.path.abspath(contextlib.__file__))
 PROPAGATION = os.path.join(TORCH, "distributed", "tensor", "_sharding_prop.py")
 AUTOGRAD = os.path.join(TORCH, "autograd", "__init__.py")
 # where the public functions are that are written in Python

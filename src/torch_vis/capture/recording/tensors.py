@@ -3,28 +3,37 @@
 ``id(tensor)`` leads to a weak reference that must still be the same tensor, on the same memory. Memory is known by the
 address of its storage, whose death a weak reference reports. No tensor is kept alive, but for memory from outside that
 a replay is to start from.
+
+What leaves for Python without an operation is noted with a digest of its contents, so that a rerun can tell whether
+something else would leave. Memory that an array, a capsule or an address leads to is looked at before every operation
+that touches it, and at the end: if its contents are not what the last operation left, somebody has written through
+what was given away.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import hashlib
 import itertools
 import math
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import torch
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
-from torch_vis.capture.kept_tensors import KeptTensors, copy_of
+from torch_vis.capture.kept_tensors import Escape, Geometry, KeptTensors, copy_of
 from torch_vis.graph.schema import TensorType
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 Tensor = torch.Tensor
 ref = weakref.ref
 QUANTIZED = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
+# values that are Python's own, of which a new tensor is made
+MADE_FROM_PYTHON = "torch.tensor"
 SPARSE = frozenset({torch.sparse_coo, torch.sparse_csr, torch.sparse_csc})
 
 
@@ -48,6 +57,17 @@ class TensorRef(weakref.ref):  # type: ignore[type-arg]
     # None for a tensor without plain memory (sparse, nested, quantized)
     address: int | None
     number: int
+
+
+class LentMemory:
+    """Memory that was given away: its contents as the last operation left them, and what it was given away as."""
+
+    __slots__ = ("digest", "escapes", "storage")
+
+    def __init__(self, storage: torch.UntypedStorage, digest: bytes | None) -> None:
+        self.storage = ref(storage)
+        self.digest = digest
+        self.escapes: list[Escape] = []
 
 
 def irregular(method: Method) -> Method:
@@ -113,6 +133,8 @@ class Tensors:
         self.devices: dict[torch.device, int] = {torch.device("cpu"): 0}
         # storage, and how many operations there were before
         self.deaths: list[tuple[int, int]] = []
+        # memory that was given away to Python, by address
+        self.lent: dict[int, LentMemory] = {}
         # references to memory that died since the last operation: an interrupt inside a callback in Python is lost
         self.dead: deque[StorageRef] = deque()
         # weak references to tensors without plain memory, by the storage that stands for theirs
@@ -372,3 +394,179 @@ def count_stored(tensor: Tensor) -> int | None:
     # a fake tensor may have none
     except (RuntimeError, NotImplementedError):
         return None
+
+
+# ---------------------------------------------------------------- values that leave for Python
+
+
+def note_escape(
+    rec: Tensors, method: str, tensor: Tensor, site: int, *, shares: bool, whole: bool = False
+) -> None:
+    """Note that a tensor leaves; ``whole`` means all of its memory and not what it shows alone."""
+    if not rec.keep or rec.closed:
+        return
+    entry = rec.seen.get(id(tensor))
+    value = entry.number if entry is not None and entry() is tensor else -1
+    storage = _storage(tensor)
+    known = None if storage is None else rec.storages.get(storage._cdata)
+    number = -1 if known is None or known() is None else known.number
+    escape = Escape(method, value, number, site, rec.count, shares)
+    rec.kept.escapes.append(escape)
+    if storage is None:
+        return
+    escape.address = storage._cdata
+    if whole:
+        escape.digest = digest_of_storage(storage)
+    else:
+        escape.geometry = Geometry(
+            tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset())
+        )
+        escape.digest = digest_of(tensor)
+    if shares:
+        _lend(rec, storage, escape)
+
+
+def note_storage_escape(rec: Tensors, method: str, storage: torch.UntypedStorage, site: int) -> None:
+    """Note that the address of a block of memory leaves."""
+    if not rec.keep or rec.closed or storage.device.type == "meta":
+        return
+    known = rec.storages.get(storage._cdata)
+    number = -1 if known is None or known() is None else known.number
+    escape = Escape(method, -1, number, site, rec.count, True)
+    escape.address, escape.digest = storage._cdata, digest_of_storage(storage)
+    rec.kept.escapes.append(escape)
+    _lend(rec, storage, escape)
+
+
+def note_made(rec: Tensors, made: Tensor, site: int) -> None:
+    """A tensor was made of Python's values: those of one element that are alive and in it may be what it is made of.
+
+    Torch reads tensors in a list by itself, with all modes aside.
+    """
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunctionSubclass():
+        contents: set[Any] | None = None
+        for entry in list(rec.seen.values()):
+            tensor = entry()
+            if tensor is None or entry.address is None or tensor.numel() != 1 or tensor is made:
+                continue
+            if contents is None:
+                contents = set(map(_key, torch._C.TensorBase.tolist(made.detach().reshape(-1))))
+            number = torch._C.TensorBase.tolist(tensor.detach().reshape(-1).to(made.dtype))[0]
+            if _key(number) in contents:
+                note_escape(rec, MADE_FROM_PYTHON, tensor, site, shares=False)
+
+
+def _key(number: Any) -> Any:
+    """A number as one that equals itself."""
+    return "nan" if isinstance(number, float) and math.isnan(number) else number
+
+
+def _lend(rec: Tensors, storage: torch.UntypedStorage, escape: Escape) -> None:
+    lent = rec.lent.get(storage._cdata)
+    if lent is None or lent.storage() is not storage:
+        lent = rec.lent[storage._cdata] = LentMemory(storage, digest_of_storage(storage))
+    lent.escapes.append(escape)
+
+
+def look_at_lent(rec: Tensors, tensors: Iterable[Tensor]) -> None:
+    """Before an operation touches tensors: see whether somebody wrote to their memory unseen."""
+    for tensor in tensors:
+        storage = _storage(tensor)
+        if storage is not None and storage._cdata in rec.lent:
+            _look(rec.lent[storage._cdata], storage)
+
+
+def settle_lent(rec: Tensors) -> None:
+    """At the end of a run: see whether somebody wrote unseen to memory that was given away."""
+    for lent in rec.lent.values():
+        storage = lent.storage()
+        if storage is not None:
+            _look(lent, storage)
+
+
+def take_written(rec: Tensors, written: list[Tensor]) -> None:
+    """After an operation wrote to memory that was given away: that is what it holds now."""
+    for tensor in written:
+        storage = _storage(tensor)
+        lent = None if storage is None else rec.lent.get(storage._cdata)
+        if storage is not None and lent is not None:
+            lent.digest = digest_of_storage(storage)
+
+
+def _look(lent: LentMemory, storage: torch.UntypedStorage) -> None:
+    if lent.storage() is not storage:
+        return
+    digest = digest_of_storage(storage)
+    if digest != lent.digest:
+        lent.digest = digest
+        for escape in lent.escapes:
+            escape.written = True
+
+
+def overlapping_memory(rec: Tensors) -> list[tuple[int, int]]:
+    """Pairs of storages that are two to torch and lie on the same bytes, as a capsule that came back does.
+
+    The second of each is from outside of the recorded operations.
+    """
+    spans = []
+    for known in list(rec.storages.values()):
+        storage = known()
+        if storage is not None and storage.device.type != "meta" and storage.nbytes():
+            begin = torch._C.StorageBase.data_ptr(storage)  # type: ignore[attr-defined]
+            if begin:
+                spans.append((str(storage.device), begin, begin + storage.nbytes(), known.number))
+    spans.sort()
+    pairs: list[tuple[int, int]] = []
+    # those before that reach the furthest
+    device, reach, holder = "", 0, -1
+    for where, begin, end, number in spans:
+        if where == device and begin < reach:
+            # the later number is the one that came back
+            first, second = sorted((holder, number))
+            if second in rec.external_storages:
+                pairs.append((first, second))
+        if where != device or end > reach:
+            device, reach, holder = where, end, number
+    return pairs
+
+
+# ---------------------------------------------------------------- contents
+
+
+def digest_of(tensor: Tensor) -> bytes | None:
+    """A few bytes that change with any bit of a tensor's elements; None where they cannot be read."""
+    if _storage(tensor) is None:
+        return None
+    try:
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+            plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+            return _digest(torch._C.TensorBase.const_data_ptr(plain), plain.nbytes)  # type: ignore[attr-defined]
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def digest_of_storage(storage: torch.UntypedStorage) -> bytes | None:
+    """A few bytes that change with any bit of a block of memory; None where it cannot be read."""
+    try:
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunctionSubclass():
+            flat = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+            return digest_of(flat)
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def _digest(address: int, size: int) -> bytes:
+    content = (ctypes.c_char * size).from_address(address) if size else b""
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
+def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
+    """The plain memory of a tensor, None where it has none with numbers in it."""
+    try:
+        storage = tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError):
+        return None
+    plain = tensor.layout is torch.strided and tensor.dtype not in QUANTIZED and not tensor.is_nested
+    if not plain or tensor.is_meta or type(tensor).__name__ == "FakeTensor":
+        return None
+    return storage if storage.nbytes() or not tensor.numel() else None

@@ -16,7 +16,7 @@ import torch
 from torch._C._profiler import _EventType
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from torch_vis.capture.timing.profiler_events import quiet_profiler
+from torch_vis.capture.timing.profiler_events import profiled, quiet_profiler
 from torch_vis.graph.types import Ints
 
 MARK = "torch_vis: measured run"
@@ -88,7 +88,8 @@ def measure(
     """
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     gc.collect()  # the end of what was there before is not reported, and torch prints a line about it
-    with quiet_profiler(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as listening:
+    listening = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+    with quiet_profiler(), profiled(listening):
         for _ in range(warmup):
             function(*args, **kwargs)
         gc.collect()

@@ -25,7 +25,7 @@ from torch.autograd import profiler
 
 from torch_vis.capture.assembling.log import OpRows, table
 from torch_vis.capture.recording.recorder import clock
-from torch_vis.capture.undo import Context, Undo, context
+from torch_vis.capture.undo import Context, Undo, context, is_interrupted
 from torch_vis.errors import UsageError
 from torch_vis.graph.types import Ints
 from torch_vis.ops.names import out_of_place
@@ -94,6 +94,26 @@ class Profiling(Context[Profile]):
     def _ended(self, error: BaseException | None) -> None:
         if error is None:
             self._profile.timeline = _read(self._run.kineto_results, self._apart, self._begun)
+
+
+@context
+def profiled(undo: Undo, run: Any) -> Any:
+    """A block under one of torch's profilers, which is off afterwards."""
+    undo.add(_turn_off, run)
+    return run.__enter__()
+
+
+def _turn_off(run: Any) -> None:
+    """Leave a profiler; one that an interrupt has left half entered or half left is only turned off."""
+    try:
+        if torch.autograd._profiler_enabled():
+            run.__exit__(None, None, None)
+    except Exception:
+        if not is_interrupted():
+            raise
+    finally:
+        if torch.autograd._profiler_enabled():
+            torch.autograd._disable_profiler()
 
 
 def _stop(run: Any) -> None:

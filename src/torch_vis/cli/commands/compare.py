@@ -14,9 +14,9 @@ from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, Any
 
 from torch_vis.cli import model_spec, targets
-from torch_vis.cli.targets import trace_of
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
+from torch_vis.cli.targets import trace_of
 from torch_vis.errors import UsageError
 
 if TYPE_CHECKING:

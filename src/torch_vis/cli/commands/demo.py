@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch_vis.cli.command_table import PROGRAM
 from torch_vis.cli import targets
+from torch_vis.cli.command_table import PROGRAM
 from torch_vis.cli.output import Output, in_flags
 from torch_vis.cli.parser import Parser
 
@@ -35,9 +35,9 @@ def run(options: Any, out: Output) -> int:
     os.makedirs(options.folder, exist_ok=True)
     runs: list[dict[str, Any]] = []
     parts: list[str] = []
-    for name, made in (("vision", _vision), ("transformer", _transformer)):
+    for name, traced in (("vision", _vision), ("transformer", _transformer)):
         out.say(f"tracing a {name} model …" if name == "vision" else f"tracing a {name} …")
-        trace = made()
+        trace = traced()
         proof = str(trace.check())
         paths = [
             os.path.join(options.folder, f"{name}{ending}") for ending in (".tvz", ".html", ".svg", ".md")

@@ -201,21 +201,21 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", text.partition("+")[0])[:3]))
 
 
-def _text(found: dict[str, Any]) -> str:
-    devices = ", ".join(found["devices"]) if found["devices"] else "torch cannot be imported"
-    rows = [(name, found[name] or "missing") for name in ("torch_vis", "python", *NEEDED)]
+def _text(facts: dict[str, Any]) -> str:
+    devices = ", ".join(facts["devices"]) if facts["devices"] else "torch cannot be imported"
+    rows = [(name, facts[name] or "missing") for name in ("torch_vis", "python", *NEEDED)]
     lines = [f"{name:12}{value}" for name, value in rows] + [f"{'devices':12}{devices}", "", "extras"]
-    for name, row in (found["extras"] | found["libraries"]).items():
+    for name, row in (facts["extras"] | facts["libraries"]).items():
         have = ", ".join(f"{package} {number}" for package, number in row["versions"].items() if number)
         lacks = f"missing: {', '.join(row['missing'])}" if row["missing"] else ""
         mark = "✗" if row["broken"] else "·" if row["missing"] else "✓"
         lines.append(_line(mark, name, "; ".join(filter(None, [have, lacks])), row["for"]))
         lines += [f"{'':16}{package} cannot be imported: {error}" for package, error in row["broken"].items()]
     for name, purpose in PROGRAMS.items():
-        path = found["programs"][name]
+        path = facts["programs"][name]
         lines.append(_line("✓" if path else "·", name, path or "not on PATH, or it does not run", purpose))
-    lines += ["", *found["faults"]] if found["faults"] else []
-    lines += ["", f"for what is missing: {found['pip']}"] if found["pip"] else []
+    lines += ["", *facts["faults"]] if facts["faults"] else []
+    lines += ["", f"for what is missing: {facts['pip']}"] if facts["pip"] else []
     return "\n".join(line.rstrip() for line in lines)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from torch_vis.cli import model_spec, targets
 from torch_vis.cli.command_table import PROGRAM
 from torch_vis.cli.commands import summary
-from torch_vis.cli import model_spec, targets
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 from torch_vis.errors import UsageError
@@ -39,8 +39,8 @@ def run(options: Any, out: Output) -> int:
         raise UsageError(
             f"the explorer needs a terminal; {PROGRAM} summary {options.target or '…'} prints the tree anywhere"
         )
-    from torch_vis.interfaces.explorer.open import needs_textual, program
-    from torch_vis.interfaces.explorer.open import run as show
+    from torch_vis.views.terminal import needs_textual, program
+    from torch_vis.views.terminal import run as show
 
     needs_textual()  # before a model runs for it
     out.say(f"opening {options.target or 'the model'} …")  # torch alone may take seconds

@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from torch_vis._reports import EXPLANATIONS, REPORTS
-from torch_vis.cli.command_table import PROGRAM
 from torch_vis.cli import model_spec, targets
-from torch_vis.cli.targets import trace_of
+from torch_vis.cli.command_table import PROGRAM
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
+from torch_vis.cli.targets import trace_of
 from torch_vis.errors import UsageError, no_match
 
 EXAMPLES = (

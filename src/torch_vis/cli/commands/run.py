@@ -20,12 +20,21 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from torch_vis.cli import targets
 from torch_vis.cli.command_table import PROGRAM
 from torch_vis.cli.main import ScriptRaised
-from torch_vis.cli import targets
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
-from torch_vis.cli.script.job import Job, axes_of, collect, leave, rank_number, set_surroundings, store
+from torch_vis.cli.script.job import (
+    Job,
+    axes_of,
+    collect,
+    leave,
+    rank_number,
+    set_surroundings,
+    store,
+    usual_surroundings,
+)
 from torch_vis.cli.script.script import Script, prepare, show_as_its_own, when_torch_is_loaded
 from torch_vis.errors import TorchVisError, UsageError, no_match
 
@@ -50,6 +59,8 @@ EXAMPLES = (
 PATIENCE_SECONDS = 120.0
 # how long a rank that is told to end has for it, before it is taken to hang; torchrun kills after 30 seconds
 STUCK_SECONDS = 3.0
+# the exit code of a rank that is not there and waits for the shapes of another, and the file that says of which
+WAITS, NEEDED = 75, "needed"
 
 
 class Stop(SystemExit):
@@ -96,6 +107,8 @@ def add_options(parser: Parser) -> None:
         help="without torchrun: run the script by shapes as a rank of a job of so many, of which no other is there; "
         "--ranks says which (default: 0)",
     )
+    # where ranks of a job that is not there, each a process, leave shapes for each other
+    ranks.add_argument("--shapes", help=argparse.SUPPRESS)
     targets.add_output_option(parser)
     parser.add_argument(
         "-m",
@@ -152,6 +165,7 @@ def read(parser: Parser, words: list[str]) -> Any:
 def run(options: Any, out: Output) -> int:
     """Run the script to its end; what it raises is carried out as it was."""
     script: Script = options.script
+    ranks: list[int] = []
     if options.world is not None:
         ranks = _simulated_ranks(options)
         if len(ranks) > 1:
@@ -175,6 +189,8 @@ def run(options: Any, out: Output) -> int:
     except BaseException as raised:
         error = raised
     session.is_over = True
+    needed = _needed(error) if options.world is not None else None
+    session.begins_anew = needed is not None
     try:
         session.end(error)
     finally:
@@ -185,6 +201,12 @@ def run(options: Any, out: Output) -> int:
         os.kill(os.getpid(), signal.SIGTERM)
     if error is None or isinstance(error, Stop):
         return session.result()
+    if needed is not None:
+        if options.shapes is None:
+            return _run_each(options, ranks, out)
+        with open(os.path.join(options.shapes, NEEDED), "w", encoding="utf-8") as file:
+            file.write(str(needed))
+        return WAITS
     if not isinstance(error, SystemExit):
         show_as_its_own(error)
     elif error.code in (None, 0):
@@ -204,6 +226,15 @@ def _simulated_ranks(options: Any) -> list[int]:
     return sorted({rank_number(word, count) for word in words})
 
 
+def _needed(error: BaseException | None) -> int | None:
+    """The rank that has to say its shapes first, if that is what ended a script."""
+    if not isinstance(error, UsageError):
+        return None
+    from torch_vis.capture.fake_ranks import ShapesMissing
+
+    return error.rank if isinstance(error, ShapesMissing) else None
+
+
 def _run_each(options: Any, ranks: list[int], out: Output) -> int:
     """Run the script once for each rank, in a process of its own, and join what they leave."""
     from torch_vis.analysis.ranks.gathering import join
@@ -212,25 +243,17 @@ def _run_each(options: Any, ranks: list[int], out: Output) -> int:
     paths = list(options.output) or [f"{script.stem}.tvz"]
     targets.can_write(paths, options.format)
     with tempfile.TemporaryDirectory() as folder:
-        files = []
+        done: dict[int, str] = {}
         for rank in ranks:
-            file = os.path.join(folder, f"rank.r{rank}.tvz")
-            world = ",".join(f"{axis}={count}" for axis, count in options.world.items())
-            words = ["run", "--world", world, "--ranks", str(rank), "-o", file]
-            words += ["--stop"] if options.stop else []
-            words += ["--module", options.module] if options.module else []
-            words += ["--step", str(options.step)] if options.step else []
-            words += ["--steps", "{}:{}".format(*options.steps)] if options.steps else []
-            words += [*(["-m"] if script.is_module else []), script.name, *script.arguments]
-            done = subprocess.run([sys.executable, "-m", "torch_vis", *words], check=False)
-            if done.returncode or not os.path.exists(file):
-                raise UsageError(f"the script ended with code {done.returncode} on rank {rank}")
-            files.append(file)
-        joined = join(files, partial=True)
+            _run_rank(options, rank, folder, done, out)
+        joined = join([done[rank] for rank in ranks], partial=True)
         assert joined is not None
         for path in paths:
-            joined.save(path, format=options.format)
-            out.say(f"wrote {path}, {len(joined)} ranks")
+            if len(ranks) > 1:
+                joined.save(path, format=options.format)
+            else:
+                joined[ranks[0]].save(path, format=options.format)
+            out.say(f"wrote {path}, {len(joined)} rank{'s' if len(joined) > 1 else ''}")
     out.give(
         {
             "script": script.name,
@@ -241,6 +264,46 @@ def _run_each(options: Any, ranks: list[int], out: Output) -> int:
         joined.table(),
     )
     return 1 if joined.problems else 0
+
+
+def _run_rank(options: Any, rank: int, folder: str, done: dict[int, str], out: Output) -> None:
+    """Run the script as a rank, after those that have to say their shapes first; ``done`` has the file of each."""
+    waiting = [rank]
+    while waiting:
+        rank = waiting[-1]
+        if rank in done:
+            waiting.pop()
+            continue
+        file = os.path.join(folder, f"rank.r{rank}.tvz")
+        said = len(os.listdir(folder))
+        out.say(f"{options.script.name}: as rank {rank} of {math.prod(options.world.values())}")
+        words = _words(options, rank, file, folder)
+        code = subprocess.run(words, env=usual_surroundings(), check=False).returncode
+        needed = os.path.join(folder, NEEDED)
+        if code == WAITS and os.path.exists(needed):
+            with open(needed, encoding="utf-8") as text:
+                first = int(text.read())
+            os.remove(needed)
+            if first in waiting and len(os.listdir(folder)) == said:
+                raise UsageError(f"ranks {rank} and {first} wait for shapes of each other")
+            waiting.append(first)
+        elif code or not os.path.exists(file):
+            raise UsageError(f"the script ended with code {code} on rank {rank}")
+        else:
+            done[rank] = file
+
+
+def _words(options: Any, rank: int, file: str, folder: str) -> list[str]:
+    """The command that runs the script as one rank."""
+    script: Script = options.script
+    world = ",".join(f"{axis}={count}" for axis, count in options.world.items())
+    words = ["run", "-q", "--world", world, "--ranks", str(rank), "--shapes", folder, "-o", file]
+    words += ["--stop"] if options.stop else []
+    words += ["--module", options.module] if options.module else []
+    words += ["--step", str(options.step)] if options.step else []
+    words += ["--steps", "{}:{}".format(*options.steps)] if options.steps else []
+    words += [*(["-m"] if script.is_module else []), script.name, *script.arguments]
+    return [sys.executable, "-m", "torch_vis", *words]
 
 
 def _many(number: int, what: str) -> str:
@@ -264,6 +327,8 @@ class Session:
         self.simulated: Any = None
         # another rank may be gone then, so that each writes for itself
         self.ended_badly = False
+        self.begins_anew = False
+        """Whether the script is run again, once it can be told the shapes that it lacks."""
         self.unwritten: Trace | None = None
         """A trace that waits for those of the other ranks."""
         self.is_over, self.told_to_end = False, False
@@ -289,7 +354,7 @@ class Session:
             from torch_vis.capture.undo import passage_of
             from torch_vis.cli.script.simulated import ScriptRank
 
-            rank = ScriptRank(self.options.world, self.job.rank, self.job.world_size)
+            rank = ScriptRank(self.options.world, self.job.rank, self.job.world_size, self.options.shapes)
             self.simulated = passage_of(rank)
             self.simulated.enter()
             self.rank = rank
@@ -313,18 +378,20 @@ class Session:
         """Write what was recorded; whatever fails at it is none of the script's business."""
         from torch_vis.graph.text import duration, many
 
+        if self.begins_anew:
+            return
         trace = step.trace
         trace.meta.update(script=self.options.script.name, traced=step.label)
-        if self.rank is not None:
-            from torch_vis.analysis.ranks.places import Mesh
-
-            self.rank.describe(trace, Mesh.of(self.options.world).place(self.job.rank))
         took = duration(trace.meta["wall_ns"])
         job, each = self.job, self.options.each or self.ended_badly
         if job.is_first or each:
             of = f"rank {job.rank}, " if job.world_size > 1 else ""
             self.out.say(f"{of}{step.label}: {many(len(trace.graph), 'operation')} in {took}")
         try:
+            if self.rank is not None:
+                from torch_vis.analysis.ranks.places import Mesh
+
+                self.rank.describe(trace, Mesh.of(self.options.world).place(self.job.rank))
             written = self._write_own(trace) if each or len(job.traced) == 1 else self._write_all(trace)
         except (TorchVisError, OSError) as error:
             self.failed = f"the trace could not be written: {error}"
@@ -428,6 +495,8 @@ class Session:
 
     def result(self) -> int:
         """The exit code of a script that ended well."""
+        if self.failed is not None and self.out.quiet and not self.out.as_json:
+            return self.out.fail(self.failed, 2)
         if self.failed is not None or self.document["traced"] is not None:
             self.out.give(self.document, "")
             return 2 if self.failed is not None else 0

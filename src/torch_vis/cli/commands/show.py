@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from torch_vis.cli import model_spec, targets
-from torch_vis.cli.targets import trace_of
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
+from torch_vis.cli.targets import trace_of
 from torch_vis.errors import FileError
 
 EXAMPLES = (

@@ -9,9 +9,9 @@ from argparse import ArgumentTypeError
 from typing import Any
 
 from torch_vis.cli import model_spec, targets
-from torch_vis.cli.targets import trace_of
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
+from torch_vis.cli.targets import trace_of
 
 EXAMPLES = (
     ("a trace that was saved", "torch-vis summary net.tvz"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch_vis.cli.commands.summary import add_table_options
 from torch_vis.cli import model_spec, targets
+from torch_vis.cli.commands.summary import add_table_options
 from torch_vis.cli.output import Output
 from torch_vis.cli.parser import Parser
 

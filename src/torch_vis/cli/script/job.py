@@ -20,6 +20,8 @@ CHUNK_BYTES = 4 << 20
 POLL_SECONDS = 0.02
 # ranks of one machine, as torchrun starts them
 LOCAL_RANKS = 8
+# what torchrun sets
+SURROUNDINGS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class Job(NamedTuple):
@@ -81,10 +83,13 @@ def rank_number(word: str, count: int) -> int:
 def set_surroundings(rank: int, world_size: int) -> None:
     """Let this process look as if torchrun had started it."""
     local = min(world_size, LOCAL_RANKS)
-    os.environ.update(
-        RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank % local), LOCAL_WORLD_SIZE=str(local),
-        MASTER_ADDR="localhost", MASTER_PORT="29500",
-    )  # fmt: skip
+    numbers = (rank, world_size, rank % local, local, "localhost", 29500)
+    os.environ.update(zip(SURROUNDINGS, map(str, numbers)))
+
+
+def usual_surroundings() -> dict[str, str]:
+    """The environment for a process that torchrun has not started."""
+    return {name: value for name, value in os.environ.items() if name not in SURROUNDINGS}
 
 
 def axes_of(option: str, text: str, kind: Callable[[str], Any]) -> dict[str, Any]:

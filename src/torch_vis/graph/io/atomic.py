@@ -92,6 +92,12 @@ def _check_regular(path: PathLike) -> None:
         raise FileError(f"cannot read {path}: it is not a regular file")
 
 
+def write_text(path: PathLike, text: str) -> None:
+    """Write a text as UTF-8, whole or not at all; what UTF-8 cannot hold, half of a letter, is written as an escape."""
+    with replacing(path) as file:
+        file.write(text.encode("utf-8", "backslashreplace"))
+
+
 def read_whole(path: PathLike) -> bytes:
     """The bytes of a file; ``FileError`` says why there are none."""
     with reading(path) as file:

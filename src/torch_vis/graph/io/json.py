@@ -25,10 +25,10 @@ from torch_vis.graph import Call, Column, Graph, Metrics
 from torch_vis.graph.call import short_name, to_plain
 from torch_vis.graph.io.atomic import PathLike, reading, replacing
 from torch_vis.graph.io.json_stream import JsonStream, TooLarge
-from torch_vis.graph.io.meta_json import check_meta
 from torch_vis.graph.io.tables_json import (
     FORMAT,
     check_header,
+    check_meta,
     check_metrics,
     damaged,
     not_ours,

@@ -40,10 +40,10 @@ from torch_vis.graph.graph import Graph
 from torch_vis.graph.io.atomic import PathLike, read_whole, replacing
 from torch_vis.graph.io.codec import FLOATS, INTEGERS, decode, encode
 from torch_vis.graph.io.json_stream import JsonStream, TooLarge, kept_of, weight
-from torch_vis.graph.io.meta_json import check_meta
 from torch_vis.graph.io.tables_json import (
     FORMAT,
     check_header,
+    check_meta,
     check_metrics,
     damaged,
     not_ours,

@@ -18,6 +18,7 @@ for the operations that run in them.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -29,6 +30,8 @@ from torch_vis.errors import UsageError, no_match, shortened
 # what a filter names: a module, or an operation
 MODULE_FIELDS = ("path", "class", "regex")
 OPERATION_FIELDS = ("op", "phase", "dtype", "flag", "file")
+# more of them than a run has, and too many to be listed
+FEW_OPERATORS = 500
 PORTS = ("input", "output", "grad")
 LISTED = 4  # candidates that a message names
 
@@ -533,6 +536,9 @@ class SelectorNames:
                 return Named(CallsOf(frozenset(chosen)), port, leaf)
         names = [row.path for row in self.modules if row.path]
         operators = [name for name in self.operators if ":" not in name]
+        # before a run, all that torch has may be meant: only what is spelt nearly so says something
+        if len(operators) > FEW_OPERATORS:
+            operators = difflib.get_close_matches(text, operators, n=3, cutoff=0.8)
         raise no_match("module or operation", text, [*names, *operators])
 
     def _calls(self, text: str) -> CallsOf | None:

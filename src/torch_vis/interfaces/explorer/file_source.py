@@ -6,11 +6,11 @@ pickles are read as weights alone and archives from their own tables, which run 
 
 from __future__ import annotations
 
+import logging
 import math
 import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,14 @@ import numpy as np
 import torch
 
 from torch_vis.capture.tensor_contents import contents_of, histogram_of, unseen
+from torch_vis.capture.undo import Undo, context, without_warnings
 from torch_vis.errors import CorruptFile, FileError, NotOurFile, UsageError, missing_extra
 from torch_vis.graph.io.world import is_world
 from torch_vis.graph.text import count, many, size
 from torch_vis.interfaces.explorer.archives import Archive, NotUnderstood, read_exported, read_script
 from torch_vis.replay.activation_file import DTYPES
 from torch_vis.views.terminal.forest import Forest, Sharing, share
-from torch_vis.views.terminal.source import Bars, Details, Figures, Source, TensorRow, sizes
+from torch_vis.views.terminal.source import Bars, Details, Source, TensorRow, sizes
 
 WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".safetensors", ".pt2", ".onnx")
 OF_SAFETENSORS = {code: dtype for dtype, code in DTYPES.items()}
@@ -118,6 +119,8 @@ class StateSource(Source):
         names, types, parents, paths, kinds, self.items = _branches(title, leaves)
         forest = Forest(names, types, parents, paths=paths, kinds=kinds)
         super().__init__(title, forest, facts=facts)
+        # Nothing has run, and there is no program that could.
+        self.panels = ["details"]
         self._count()
         words = forest.texts
         words["shapes"] = lambda row: sizes(tensor.shape) if (tensor := self._tensor(row)) else ""
@@ -192,7 +195,7 @@ class StateSource(Source):
         if item is None or item.load is None:
             return tensors
         inside = contents_of(item.load())
-        return [tensor._replace(figures=None if inside is None else Figures(*inside)) for tensor in tensors]
+        return [tensor._replace(figures=inside) for tensor in tensors]
 
     def histograms(self, row: int) -> Sequence[Bars] | None:
         """How the tensor's elements are spread."""
@@ -400,20 +403,11 @@ def _classes(program: Any) -> dict[str, str]:
     return classes
 
 
-@contextmanager
-def _quietly(logger: str) -> Iterator[None]:
+@context
+def _quietly(undo: Undo, logger: str) -> None:
     """A stretch in which a logger says nothing, and nobody warns."""
-    import logging
-    import warnings
-
-    named = logging.getLogger(logger)
-    before, named.disabled = named.disabled, True
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        named.disabled = before
+    undo.enter(without_warnings())
+    undo.set(logging.getLogger(logger), "disabled", True)
 
 
 def _onnx(path: str) -> Source:

@@ -13,9 +13,8 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 
 from torch_vis._trace import Trace
 from torch_vis.analysis.advice.rounding import Channels
-from torch_vis.capture.modes import without_gradients
 from torch_vis.capture.modules_only import TensorFact
-from torch_vis.capture.tensor_contents import contents_of, histogram_of, readable, unseen
+from torch_vis.capture.tensor_contents import contents_of, histogram_of, norm_of, readable, unseen
 from torch_vis.graph.text import count, many, size
 from torch_vis.interfaces.explorer.archives import FileModule
 from torch_vis.interfaces.explorer.stats import ForwardStats, add_columns
@@ -36,7 +35,6 @@ from torch_vis.views.terminal.source import (
     Bars,
     CallRow,
     Details,
-    Figures,
     Gradient,
     Picture,
     Source,
@@ -382,7 +380,7 @@ class ModuleSource(Source):
             except UNREADABLE as error:
                 rows.append(tensor_row._replace(note=f"{tensor_row.note} cannot be read: {error}".strip()))
                 continue
-            rows.append(tensor_row._replace(figures=None if inside is None else Figures(*inside)))
+            rows.append(tensor_row._replace(figures=inside))
         return rows
 
     def histograms(self, row: int) -> Sequence[Bars] | None:
@@ -517,8 +515,7 @@ def _row(name: str, role: str, tensor: torch.Tensor, note: str) -> TensorRow:
 
 
 def _border(fact: TensorFact, role: str) -> TensorRow:
-    figures = None if fact.contents is None else Figures(*fact.contents)
-    return TensorRow(fact.name, role, fact.shape, fact.dtype, fact.device, fact.nbytes, "", figures)
+    return TensorRow(fact.name, role, fact.shape, fact.dtype, fact.device, fact.nbytes, "", fact.contents)
 
 
 def _shape(tensor: torch.Tensor) -> tuple[int, ...] | None:
@@ -565,12 +562,7 @@ def _hyperparameters(module: torch.nn.Module) -> list[tuple[str, str]]:
 
 
 def _norm(tensor: torch.Tensor | None) -> float | None:
-    if tensor is None or tensor.is_meta or type(tensor).__name__ == "FakeTensor":
-        return None
     try:
-        with without_gradients():
-            dense = tensor.detach()
-            dense = dense.coalesce().values() if dense.layout == torch.sparse_coo else dense
-            return float(torch.linalg.vector_norm(dense.float() if not dense.is_complex() else dense))
+        return None if tensor is None else norm_of(tensor)
     except UNREADABLE:
-        return None  # a quantized or wrapped tensor without that operation: not known
+        return None  # a wrapped tensor without that operation: not known

@@ -123,7 +123,7 @@ class TraceSource(Source):
     def details(self, row: int) -> Details:
         """The module's place, class and the parameters that it was seen to use."""
         forest = self.forest
-        facts = [("path", forest.paths[row] or "(the run)"), ("kind", forest.kind(row))]
+        facts = [("path", forest.paths[row] or "whole run"), ("kind", forest.kind(row))]
         if row == 0:
             facts = [*circumstances(self.trace), *facts[forest.kind(row) == "run" :]]
         if "params" in forest.numbers:
@@ -226,13 +226,14 @@ def gradients_of(trace: Trace, forest: Forest) -> list[Gradient]:
 
 def _norms_of(trace: Trace, values: Sequence[int]) -> dict[int, float | None]:
     from torch_vis.analysis.gradients.tensor_stats import norms_of_values
+    from torch_vis.capture.tensor_contents import norm_of
 
     held, graph = trace.kept, trace.graph
     norms: dict[int, float | None] = {}
     if held is not None:
         for number, result in enumerate(graph.outcomes):
             if result.kind == "gradient" and number in held.results:
-                norms[result.value.index] = _norm(held.results[number])
+                norms[result.value.index] = norm_of(held.results[number])
     absent = [value for value in values if value not in norms]
     column = trace.metrics.get("grad_norm")
     if column is not None:
@@ -288,19 +289,6 @@ def _slowly(forest: Forest, squares: Any) -> Any:
     return np.where(forest.subtotal(np.isnan(squares).astype(float)) > 0, np.nan, np.sqrt(known))
 
 
-def _norm(tensor: Any) -> float | None:
-    import torch
-
-    from torch_vis.capture.modes import without_gradients
-
-    if tensor.is_meta or type(tensor).__name__ == "FakeTensor":
-        return None
-    with without_gradients():
-        dense = tensor.detach()
-        dense = dense.to_dense() if dense.layout != torch.strided else dense
-        return float(torch.linalg.vector_norm(dense if dense.is_complex() else dense.float()))
-
-
 _PHASES = ((Phase.FORWARD, "forward"), (Phase.BACKWARD, "backward"), (Phase.OPTIMIZER, "optimizer"))
 
 
@@ -342,8 +330,8 @@ def _rows(graph: Graph) -> tuple[Forest, Any]:
         path, kind_name, kind = graph.modules[places[at][1]]
         row_of[at] = len(names)
         outer = paths[parent] if parent >= 0 else ""
-        names.append(inner_path(path, outer) or kind_name)
-        types.append(kind_name)
+        names.append("whole run" if kind == "run" else inner_path(path, outer) or kind_name)
+        types.append("" if kind == "run" else kind_name)
         parents.append(parent)
         paths.append(path)
         kinds.append(kind)

@@ -29,9 +29,9 @@ class WorldSource(Source):
         for ranks, part in zip(self.ranks, self.parts):
             forest, first = part.forest, len(names)
             self._starts.append(first)
-            one = len(ranks) == 1
+            is_single = len(ranks) == 1
             names += [
-                f"rank {ranks[0]}" if one else f"ranks {rank_spans(ranks)} × {len(ranks):,}",
+                f"rank {ranks[0]}" if is_single else f"ranks {rank_spans(ranks)} × {len(ranks):,}",
                 *forest.names[1:],
             ]
             types += forest.types

@@ -17,17 +17,17 @@ from torch_vis.graph.schema import Flag, Kind, Phase, Role
 from torch_vis.graph.types import Array, Ints
 from torch_vis.interfaces.gc_pause import without_collector
 from torch_vis.interfaces.tracking.types import GraphEdge, GraphNode, OperationType, plain
+from torch_vis.ops.op_table import names
 
 TYPES = list(OperationType)
 LAYERS = frozenset({"module", "compiled"})  # kinds of scopes that are calls of modules
 OWN_NAMESPACES = ("aten::", "prims::", "prim::")
-MEMORY_OPS = frozenset(
-    "_foreach_copy_ _foreach_zero_ _pin_memory _reshape_alias _to_copy _unsafe_view alias alias_copy "
-    "clone contiguous copy_ detach empty empty_like empty_permuted empty_strided expand_copy fill_ full "
-    "full_like lift lift_fresh lift_fresh_copy new_empty new_empty_strided new_full new_ones new_zeros "
-    "ones ones_like permute_copy reshape resize_ resize_as_ set_ slice_copy squeeze_copy t_copy to "
-    "transpose_copy unsqueeze_copy view view_copy zero_ zeros zeros_like".split()
-)
+# operators that only view, copy or allocate
+MEMORY_OPS = frozenset(names("views", "unwritten", "copies", "constants").split()) | {
+    "_foreach_copy_",
+    "_foreach_zero_",
+    "_pin_memory",
+}
 CONTAINMENT, DATA, GRADIENT, PARAMETER, SHAPE = range(5)
 EDGE_TYPES = ("containment", "data_flow", "gradient_flow", "parameter", "shape_flow")
 NONE, LINK, LAYER = range(3)  # what more there is to say of an edge
@@ -602,7 +602,7 @@ def is_operation(node: GraphNode) -> bool:
 def known_costs(tracked: TrackedGraph, name: str) -> tuple[Any, Any]:
     """A cost of every operation, and whether it is known."""
     column = tracked.record.trace.metrics[name]
-    return column.values, np.ones(tracked.ops, dtype=bool) if column.known is None else column.known
+    return column.values, column.known_rows
 
 
 def _seconds(metrics: Any, name: str, count: int) -> list[float | None]:

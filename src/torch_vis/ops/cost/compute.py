@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from operator import index
 from typing import Any, NamedTuple
 
@@ -87,9 +86,7 @@ def uncovered(graph: Graph, stored: Column | None = None) -> list[tuple[str, int
     >>> uncovered(tv.trace(lambda a: a @ a, torch.eye(3).to_sparse()).graph)
     [('aten::mm', 1)]
     """
-    known = costs(graph, stored)["flops"].known
-    missing = [] if known is None else graph.node_call[~known].tolist()
-    return Counter(graph.calls[call].op for call in missing).most_common()
+    return graph.operator_counts(costs(graph, stored)["flops"].unknown_rows)
 
 
 def why_uncovered(graph: Graph, stored: Column | None = None) -> dict[str, str]:
@@ -100,10 +97,8 @@ def why_uncovered(graph: Graph, stored: Column | None = None) -> dict[str, str]:
     {'aten::mm': 'its formula does not cover these arguments'}
     """
     columns, failed = _worked_out(graph, stored)
-    known = columns["flops"].known
-    missing = [] if known is None else graph.node_call[~known].tolist()
     reasons = {}
-    for op, _ in Counter(graph.calls[call].op for call in missing).most_common():
+    for op, _ in graph.operator_counts(columns["flops"].unknown_rows):
         none = formula_of(op) is None
         open_ = UNSEEN.get(op, "no formula") if none else "its formula does not cover these arguments"
         reasons[op] = f"its formula failed: {failed[op]}" if op in failed else open_

@@ -26,9 +26,8 @@ def view(op: Operation) -> Cost:
     return Cost(0, 0, 0)
 
 
-@cost(
-    *aten(names("copies", "joins", "rearrangements", "repackings", "conversions", "fills")), any_layout=True
-)
+@cost(*aten(names("copies", "masked copies", "joins", "rearrangements", "repackings")), any_layout=True)
+@cost(*aten(names("conversions", "constants", "fills")), any_layout=True)
 @cost(*aten(names("draws", "samplers", "sorting")), any_layout=True)
 @cost(*prims(PRIM_COPIES))
 def move(op: Operation) -> Cost:

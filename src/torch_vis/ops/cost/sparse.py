@@ -100,8 +100,8 @@ def _stored(graph: Graph, sparse: Bools, given: Column | None) -> dict[int, int]
     parent = np.arange(len(is_sparse))
     known: dict[int, int] = {}
     if given is not None:
-        noted = is_sparse if given.known is None else is_sparse & given.known
-        known = {value: int(given.values[value]) for value in np.flatnonzero(noted).tolist()}
+        noted = np.flatnonzero(is_sparse & given.known_rows).tolist()
+        known = {value: int(given.values[value]) for value in noted}
     for node in _around(graph, is_sparse):
         operands = [value.index for value in node.inputs if is_sparse[value.index]]
         results = [value.index for value in node.outputs if is_sparse[value.index]]

@@ -46,6 +46,24 @@ class Axis(NamedTuple):
     log: bool = False
     names: Sequence[str] = ()
 
+    def text(self, number: float) -> str:
+        """A figure as it is written along an axis, or beside what it is the figure of.
+
+        >>> Axis("time", "ns").text(-1.5e6), Axis("share").text(0.12345), Axis("peak", "bytes").text(2048)
+        ('−1.50 ms', '0.1235', '2.00 KiB')
+        >>> Axis("samples per second").text(8000), Axis("samples per second").text(10000)
+        ('8,000', '10,000')
+        """
+        if not math.isfinite(number):
+            return str(number)
+        if self.unit == "%":  # of a change
+            sign = "−" if number < 0 else "+" if number > 0 else ""
+            return f"{sign}{abs(number):,.0f} %" if abs(number) >= 99.95 else f"{sign}{abs(number):.3g} %"
+        show = UNITS.get(self.unit)
+        plain = ",.0f" if WHOLE <= abs(number) < LONG else ",.4g"
+        text = show(round(abs(number))) if show else format(abs(number), plain)
+        return f"−{text}" if number < 0 else text
+
 
 class Series(NamedTuple):
     """One line, area, set of bars or set of points; ``names`` are what a hover says of each.
@@ -65,6 +83,29 @@ class Series(NamedTuple):
     dashed: bool = False
     loose: bool = False  # points of a chart of lines that no line joins
 
+    @property
+    def is_highlighted(self) -> bool:
+        """Whether these are a few points that a chart of lines points out, not the rest of it."""
+        return self.loose and len(self.x) <= FEW_POINTS and self.color != QUIET
+
+
+class Scale(NamedTuple):
+    """Where an axis of figures begins and ends, and what is written along it."""
+
+    low: float
+    high: float
+    ticks: list[float]
+    labels: list[str]
+
+
+class SideFigure(NamedTuple):
+    """A figure beside a chart of dots, in the row and the colour of its dot; each series has a column of them."""
+
+    row: int
+    column: int
+    text: str
+    color: str
+
 
 class Chart(NamedTuple):
     """A chart: ``"bars"`` and ``"dots"`` lie on their side, a named row under another; ``"areas"`` are stacked.
@@ -81,14 +122,173 @@ class Chart(NamedTuple):
     guides: Sequence[Series] = ()  # dashed lines beneath the data, but over areas: a roof, a budget
     stages: Sequence[tuple[float, str]] = ()  # places along x where something begins, and what
 
+    @property
+    def is_sideways(self) -> bool:
+        """Whether the labels stand one under another and the figures run to the right."""
+        return self.kind in ("bars", "dots", "spans")
 
-class Scale(NamedTuple):
-    """Where an axis of figures begins and ends, and what is written along it."""
+    @property
+    def rows(self) -> list[Any]:
+        """The labels of a chart that lies on its side, each once: as the axis names them, or else series by series."""
+        return list(dict.fromkeys([*self.x.names, *(label for series in self.series for label in series.x)]))
 
-    low: float
-    high: float
-    ticks: list[float]
-    labels: list[str]
+    @property
+    def totals(self) -> list[float]:
+        """For each row of a chart of bars what stands at the end of it; nothing where that is not a sum of the bars.
+
+        >>> parts = [Series("forward", ["a", "b"], [5, 3]), Series("backward", ["b"], [4])]
+        >>> Chart("bars", "Time", Axis("module"), Axis("time", "ns"), parts).totals
+        [5.0, 7.0]
+        """
+        figures = [float(number) for series in self.series for number in series.y]
+        several = len(self.series) > 1
+        if (
+            self.kind != "bars"
+            or any(len(series.low) for series in self.series)
+            or (several and not all(number >= 0 for number in figures))  # nor what is not a number
+        ):
+            return []
+        sums = dict.fromkeys(self.rows, 0.0)
+        for series in self.series:
+            for label, number in zip(series.x, series.y):
+                sums[label] += float(number)
+        return list(sums.values())
+
+    @property
+    def colored(self) -> list[Series]:
+        """The series with their colours; beyond those that there are, lines are dashed."""
+        return [
+            series._replace(
+                color=series.color or COLORS[index % len(COLORS)],
+                dashed=series.dashed or (not series.color and index >= len(COLORS)),
+            )
+            for index, series in enumerate(self.series)
+        ]
+
+    def scale(self, which: Literal["x", "y"]) -> Scale:
+        """The ends of an axis and round places along it.
+
+        >>> bars = Chart("bars", "", Axis(""), Axis("memory", "bytes"), [Series("", ["a"], [5 * 1024**2])])
+        >>> bars.scale("y").labels
+        ['0 B', '1.00 MiB', '2.00 MiB', '3.00 MiB', '4.00 MiB', '5.00 MiB']
+        """
+        axis: Axis = getattr(self, which)
+        if axis.names:
+            return Scale(-0.6, len(axis.names) - 0.4, *named_ticks(axis.names))
+        least, most = _extent(self, which)
+        first = least
+        if axis.log:
+            return _log_scale(axis, least, most)
+        from_zero = which == "y" and self.kind in ("bars", "areas", "lines", "spans")
+        if from_zero or 0 <= least < (most - least):
+            least, most = min(least, 0.0), max(most, 0.0)
+        if most <= least:
+            least, most = (least - 1.0, least + 1.0) if least else (0.0, 1.0)
+        step = _step((most - least) / TICKS, 1024.0 if axis.unit == "bytes" else 1000.0)
+        if axis.unit:
+            step = max(step, 1.0)
+        ticks = [
+            step * number
+            for number in range(math.ceil(least / step - 1e-9), math.floor(most / step + 1e-9) + 1)
+        ]
+        room = ROOM * (most - least)
+        # A point at the end would be cut in half.
+        whole = self.kind in ("dots", "points") and first - least < room
+        low = least - room if whole or (least and self.kind != "areas") else least
+        end = most if self.kind == "areas" and which == "x" else most + room
+        if which == "y" and self.stages:
+            end += NAMED * (most - least)
+        return Scale(low, end, ticks, [axis.text(tick) for tick in ticks])
+
+    @property
+    def slanted(self) -> int:
+        """How many letters the longest name under the chart has, if names there have to slant; 0 if they lie flat.
+
+        >>> names = ["conv", "norm", "head"]
+        >>> line = Series("", range(3), [1, 2, 3])
+        >>> Chart("lines", "", Axis("layer", names=names), Axis(""), [line]).slanted
+        0
+        """
+        if not self.x.names or self.is_sideways:
+            return 0
+        low, high, ticks, labels = self.scale("x")
+        apart = min((after - before for before, after in itertools.pairwise(ticks)), default=high - low)
+        longest = max(map(len, labels), default=0)
+        return longest if LETTER * longest > apart / (high - low) else 0
+
+    @property
+    def stages_shown(self) -> list[tuple[float, str]]:
+        """The stages of a chart; one that is too short for its name has none."""
+        if not self.stages:
+            return []
+        across = self.scale("x")
+        ends = [start for start, _ in self.stages[1:]] + [across.high]
+        return [
+            (start, name if (end - start) / (across.high - across.low) > LETTER * (len(name) + 1) else "")
+            for (start, name), end in zip(self.stages, ends)
+        ]
+
+    @property
+    def legend_rows(self) -> tuple[int, int]:
+        """The columns and the rows of the legend, which stands above the chart; none for a single series."""
+        names = [series.name for series in (*self.guides, *self.series)]
+        if len(names) < 2:
+            return 0, 0
+        columns = max(1, min(len(names), KEYS // (6 + max(map(len, names)))))
+        return columns, -(-len(names) // columns)
+
+    @property
+    def side_figures(self) -> list[SideFigure]:
+        """The figures of dots, where a row has one of each series, and series are few.
+
+        >>> dots = [Series("a", ["x", "y"], [1500, 2]), Series("b", ["y"], [3])]
+        >>> [tuple(figure[:3]) for figure in Chart("dots", "", Axis(""), Axis("time", "ns"), dots).side_figures]
+        [(0, 0, '1.50 µs'), (1, 0, '2 ns'), (1, 1, '3 ns')]
+        """
+        if self.kind != "dots" or len(self.series) > SIDE:
+            return []
+        if any(len({*series.x}) < len(series.x) for series in self.series):
+            return []
+        row_of = {label: row for row, label in enumerate(self.rows)}
+        return [
+            SideFigure(row_of[label], column, self.y.text(number), series.color)
+            for column, series in enumerate(self.colored)
+            for label, number in zip(series.x, series.y)
+        ]
+
+    @property
+    def side_columns(self) -> list[int]:
+        """How many letters are to the left of each column of figures beside the chart, and of all of them at last."""
+        widths = [0] * len(self.series)
+        for figure in self.side_figures:
+            widths[figure.column] = max(widths[figure.column], len(figure.text) + 2)
+        return [sum(widths[:column]) for column in range(len(widths) + 1)]
+
+    @property
+    def marks(self) -> list[Mark]:
+        """The texts that stand beside points: those that overlap none before, and that lie on no other points.
+
+        A text stands to the right of its point or to the left, and some lines above or below where it would lie on
+        others. One of the form "first: this" is placed before the others, and says "first" alone where there is no room
+        for all.
+        """
+        across, up = self.scale("x"), self.scale("y")
+        room = _Room([*_points(self, across, up), *_along_guides(self, across, up)])
+        wanted = [
+            (x, y, text, series.color)
+            for series in self.colored
+            for x, y, text in zip(series.x, series.y, series.marks)
+            if text and math.isfinite(x) and math.isfinite(y)
+        ]
+        marks = []
+        for x, y, text, color in sorted(wanted, key=lambda row: COLON not in row[2]):
+            point = _share(across, x, self.x.log), _share(up, y, self.y.log)
+            for label in dict.fromkeys([text, text.partition(COLON)[0]]):
+                free = room.find(*point, SMALL_LETTER * len(label))
+                if free is not None:
+                    marks.append(Mark(x, y, label, color, *free))
+                    break
+        return marks
 
 
 def draw(chart: Chart, renderer: str = "plotly") -> Any:
@@ -131,21 +331,6 @@ def _harmless_series(series: Series) -> Series:
     )
 
 
-def is_sideways(chart: Chart) -> bool:
-    """Whether the labels stand one under another and the figures run to the right."""
-    return chart.kind in ("bars", "dots", "spans")
-
-
-def is_highlighted(series: Series) -> bool:
-    """Whether these are a few points that a chart of lines points out, not the rest of it."""
-    return series.loose and len(series.x) <= FEW_POINTS and series.color != QUIET
-
-
-def rows(chart: Chart) -> list[Any]:
-    """The labels of a chart that lies on its side, each once: as the axis names them, or else series by series."""
-    return list(dict.fromkeys([*chart.x.names, *(label for series in chart.series for label in series.x)]))
-
-
 def _with_last_steps(chart: Chart) -> Chart:
     """The areas with an end: each figure holds until the next one, the last for as long as the one before it."""
     ends = [
@@ -163,143 +348,6 @@ def _until(end: Any, series: Series) -> Series:
         return series
     x, y, names = list(series.x), list(series.y), list(series.names)
     return series._replace(x=[*x, end], y=y + y[-1:], names=names + names[-1:])
-
-
-def totals(chart: Chart) -> list[float]:
-    """For each row of a chart of bars what stands at the end of it; nothing where that is not a sum of the bars.
-
-    >>> parts = [Series("forward", ["a", "b"], [5, 3]), Series("backward", ["b"], [4])]
-    >>> totals(Chart("bars", "Time", Axis("module"), Axis("time", "ns"), parts))
-    [5.0, 7.0]
-    """
-    figures = [float(number) for series in chart.series for number in series.y]
-    several = len(chart.series) > 1
-    if (
-        chart.kind != "bars"
-        or any(len(series.low) for series in chart.series)
-        or (several and not all(number >= 0 for number in figures))  # nor what is not a number
-    ):
-        return []
-    sums = dict.fromkeys(rows(chart), 0.0)
-    for series in chart.series:
-        for label, number in zip(series.x, series.y):
-            sums[label] += float(number)
-    return list(sums.values())
-
-
-class SideFigure(NamedTuple):
-    """A figure beside a chart of dots, in the row and the colour of its dot; each series has a column of them."""
-
-    row: int
-    column: int
-    text: str
-    color: str
-
-
-def side_figures(chart: Chart) -> list[SideFigure]:
-    """The figures of dots, where a row has one of each series, and series are few.
-
-    >>> dots = [Series("a", ["x", "y"], [1500, 2]), Series("b", ["y"], [3])]
-    >>> [tuple(figure[:3]) for figure in side_figures(Chart("dots", "", Axis(""), Axis("time", "ns"), dots))]
-    [(0, 0, '1.50 µs'), (1, 0, '2 ns'), (1, 1, '3 ns')]
-    """
-    if chart.kind != "dots" or len(chart.series) > SIDE:
-        return []
-    if any(len({*series.x}) < len(series.x) for series in chart.series):
-        return []
-    row_of = {label: row for row, label in enumerate(rows(chart))}
-    return [
-        SideFigure(row_of[label], column, axis_text(chart.y, number), series.color)
-        for column, series in enumerate(colored(chart))
-        for label, number in zip(series.x, series.y)
-    ]
-
-
-def side_columns(chart: Chart) -> list[int]:
-    """How many letters are to the left of each column of figures beside a chart, and of all of them at last."""
-    widths = [0] * len(chart.series)
-    for figure in side_figures(chart):
-        widths[figure.column] = max(widths[figure.column], len(figure.text) + 2)
-    return [sum(widths[:column]) for column in range(len(widths) + 1)]
-
-
-def legend_rows(chart: Chart) -> tuple[int, int]:
-    """The columns and the rows of the legend, which stands above the chart; none for a single series."""
-    names = [series.name for series in (*chart.guides, *chart.series)]
-    if len(names) < 2:
-        return 0, 0
-    columns = max(1, min(len(names), KEYS // (6 + max(map(len, names)))))
-    return columns, -(-len(names) // columns)
-
-
-def slanted(chart: Chart) -> int:
-    """How many letters the longest name under the chart has, if names there have to slant; 0 if they lie flat.
-
-    >>> names = ["conv", "norm", "head"]
-    >>> line = Series("", range(3), [1, 2, 3])
-    >>> slanted(Chart("lines", "", Axis("layer", names=names), Axis(""), [line]))
-    0
-    """
-    if not chart.x.names or is_sideways(chart):
-        return 0
-    low, high, ticks, labels = scale(chart, "x")
-    apart = min((after - before for before, after in itertools.pairwise(ticks)), default=high - low)
-    longest = max(map(len, labels), default=0)
-    return longest if LETTER * longest > apart / (high - low) else 0
-
-
-def axis_text(axis: Axis, number: float) -> str:
-    """A figure as it is written along an axis, or beside what it is the figure of.
-
-    >>> axis_text(Axis("time", "ns"), -1.5e6), axis_text(Axis("share"), 0.12345), axis_text(Axis("peak", "bytes"), 2048)
-    ('−1.50 ms', '0.1235', '2.00 KiB')
-    >>> axis_text(Axis("samples per second"), 8000), axis_text(Axis("samples per second"), 10000)
-    ('8,000', '10,000')
-    """
-    if not math.isfinite(number):
-        return str(number)
-    if axis.unit == "%":  # of a change
-        sign = "−" if number < 0 else "+" if number > 0 else ""
-        return f"{sign}{abs(number):,.0f} %" if abs(number) >= 99.95 else f"{sign}{abs(number):.3g} %"
-    show = UNITS.get(axis.unit)
-    plain = ",.0f" if WHOLE <= abs(number) < LONG else ",.4g"
-    text = show(round(abs(number))) if show else format(abs(number), plain)
-    return f"−{text}" if number < 0 else text
-
-
-def scale(chart: Chart, which: Literal["x", "y"]) -> Scale:
-    """The ends of an axis and round places along it.
-
-    >>> bars = Chart("bars", "", Axis(""), Axis("memory", "bytes"), [Series("", ["a"], [5 * 1024**2])])
-    >>> scale(bars, "y").labels
-    ['0 B', '1.00 MiB', '2.00 MiB', '3.00 MiB', '4.00 MiB', '5.00 MiB']
-    """
-    axis: Axis = getattr(chart, which)
-    if axis.names:
-        return Scale(-0.6, len(axis.names) - 0.4, *named_ticks(axis.names))
-    least, most = _extent(chart, which)
-    first = least
-    if axis.log:
-        return _log_scale(axis, least, most)
-    from_zero = which == "y" and chart.kind in ("bars", "areas", "lines", "spans")
-    if from_zero or 0 <= least < (most - least):
-        least, most = min(least, 0.0), max(most, 0.0)
-    if most <= least:
-        least, most = (least - 1.0, least + 1.0) if least else (0.0, 1.0)
-    step = _step((most - least) / TICKS, 1024.0 if axis.unit == "bytes" else 1000.0)
-    if axis.unit:
-        step = max(step, 1.0)
-    ticks = [
-        step * number for number in range(math.ceil(least / step - 1e-9), math.floor(most / step + 1e-9) + 1)
-    ]
-    room = ROOM * (most - least)
-    # A point at the end would be cut in half.
-    whole = chart.kind in ("dots", "points") and first - least < room
-    low = least - room if whole or (least and chart.kind != "areas") else least
-    end = most if chart.kind == "areas" and which == "x" else most + room
-    if which == "y" and chart.stages:
-        end += NAMED * (most - least)
-    return Scale(low, end, ticks, [axis_text(axis, tick) for tick in ticks])
 
 
 def _log_scale(axis: Axis, least: float, most: float) -> Scale:
@@ -326,7 +374,7 @@ def _log_scale(axis: Axis, least: float, most: float) -> Scale:
 def _power(axis: Axis, tick: float) -> str:
     if tick < 1 and not axis.unit:
         return f"{tick:.6g}"
-    return axis_text(axis, tick) if axis.unit else count(round(tick))
+    return axis.text(tick) if axis.unit else count(round(tick))
 
 
 def _step(least: float, base: float) -> float:
@@ -341,17 +389,6 @@ def _step(least: float, base: float) -> float:
         if unit * factor >= least * (1 - 1e-9):
             return float(unit * factor)
     return float(unit * base)
-
-
-def colored(chart: Chart) -> list[Series]:
-    """The series with their colours; beyond those that there are, lines are dashed."""
-    return [
-        series._replace(
-            color=series.color or COLORS[index % len(COLORS)],
-            dashed=series.dashed or (not series.color and index >= len(COLORS)),
-        )
-        for index, series in enumerate(chart.series)
-    ]
 
 
 def _extent(chart: Chart, which: Literal["x", "y"]) -> tuple[float, float]:
@@ -387,18 +424,6 @@ def stages_of(graph: Graph) -> list[tuple[float, str]]:
     return [(float(start), Phase(int(phases[start])).name.lower()) for start in starts]
 
 
-def stages_shown(chart: Chart) -> list[tuple[float, str]]:
-    """The stages of a chart; one that is too short for its name has none."""
-    if not chart.stages:
-        return []
-    across = scale(chart, "x")
-    ends = [start for start, _ in chart.stages[1:]] + [across.high]
-    return [
-        (start, name if (end - start) / (across.high - across.low) > LETTER * (len(name) + 1) else "")
-        for (start, name), end in zip(chart.stages, ends)
-    ]
-
-
 SMALL_LETTER = 0.009  # of the width of a chart that is 700 pixels wide: a small letter
 LINE = 0.05  # of the height of a chart: a line of small text
 LIFTS = (0, 1, -1, 2, -2, 3, -3, 4, -4)  # lines above a point where its text may stand, the nearest first
@@ -421,31 +446,6 @@ class Mark(NamedTuple):
     def is_far(self) -> bool:
         """Whether a line has to lead from the text to its point."""
         return abs(self.lift) >= FAR
-
-
-def marked(chart: Chart) -> list[Mark]:
-    """The texts that stand beside points: those that overlap none before, and that lie on no other points.
-
-    A text stands to the right of its point or to the left, and some lines above or below where it would lie on others.
-    One of the form "first: this" is placed before the others, and says "first" alone where there is no room for all.
-    """
-    across, up = scale(chart, "x"), scale(chart, "y")
-    room = _Room([*_points(chart, across, up), *_along_guides(chart, across, up)])
-    wanted = [
-        (x, y, text, series.color)
-        for series in colored(chart)
-        for x, y, text in zip(series.x, series.y, series.marks)
-        if text and math.isfinite(x) and math.isfinite(y)
-    ]
-    marks = []
-    for x, y, text, color in sorted(wanted, key=lambda row: COLON not in row[2]):
-        point = _share(across, x, chart.x.log), _share(up, y, chart.y.log)
-        for label in dict.fromkeys([text, text.partition(COLON)[0]]):
-            free = room.find(*point, SMALL_LETTER * len(label))
-            if free is not None:
-                marks.append(Mark(x, y, label, color, *free))
-                break
-    return marks
 
 
 class _Room:

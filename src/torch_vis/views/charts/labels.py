@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import takewhile
 
+from torch_vis.graph.text import shortened
 from torch_vis.views.text.table_layout import cut
 
 WIDE = 60  # letters of a label beside a row
@@ -155,8 +156,7 @@ def _fewer_links(text: str, most: int) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    head = (most - 1) // 3
-    return f"{text[:head]}…{text[len(text) - (most - 1 - head) :]}" if len(text) > most else text
+    return shortened(text, most, head=(most - 1) // 3)
 
 
 def _around(text: str, start: int, most: int) -> str:
@@ -175,27 +175,18 @@ EVERY = (*(part * 10**power for power in range(9) for part in (1, 2, 5)),)
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
-def shortened(text: str, most: int = WIDE) -> str:
-    """A label that there is room for.
-
-    >>> shortened("transformer.h.0.attn.c_attn.weight", 24)
-    't.h.0.attn.c_attn.weight'
-    """
-    return text if len(text) <= most else cut(text, most)
-
-
 def placed(name: str, path: str, most: int) -> str:
     """What stands in a module, in about so many letters: a path that is long gives way first, but not its last part.
 
     >>> placed("mm", "encoder.layer.0.intermediate.dense", 32), placed("add → relu", "", 32)
-    ('mm in e.l.0.intermediate.dense', 'add → relu')
+    ('mm in …0.intermediate.dense', 'add → relu')
     """
     if not path:
-        return shortened(name, most)
+        return cut(name, most)
     *before, last = path.split(".")
     least = len(".".join([*(part if part.isdigit() else part[:1] for part in before), last]))
-    where = " in " + shortened(path, max(most - 4 - len(name), most // 3, least))
-    return shortened(name, max(most - len(where), most // 3)) + where
+    where = " in " + cut(path, max(most - 4 - len(name), most // 3, least))
+    return cut(name, max(most - len(where), most // 3)) + where
 
 
 def common_path(names: Sequence[str]) -> str:

@@ -225,9 +225,9 @@ def _grid_html(panel: NumberGrid) -> str:
     for index, row in enumerate(numbers):
         name = panel.rows[index] if index < len(panel.rows) else ""
         cells = []
-        for place, number in enumerate(row):
-            color = colors[index, place]
-            text = panel.texts[index][place] if len(panel.texts) else ""
+        for column, number in enumerate(row):
+            color = colors[index, column]
+            text = panel.texts[index][column] if len(panel.texts) else ""
             ink = "#fff" if float(color.mean()) < 0.5 else "#1c2430"
             background = "rgb({:.0f},{:.0f},{:.0f})".format(*(color * 255))
             cells.append(
@@ -238,7 +238,9 @@ def _grid_html(panel: NumberGrid) -> str:
     turned = (
         "writing-mode:vertical-rl;transform:rotate(180deg);font-weight:400;font-size:11px;white-space:pre"
     )
-    names = [panel.columns[place] if place < len(panel.columns) else "" for place in range(numbers.shape[1])]
+    names = [
+        panel.columns[column] if column < len(panel.columns) else "" for column in range(numbers.shape[1])
+    ]
     foot = "".join(f'<td><div style="{turned};margin:auto">{_text(name)}</div></td>' for name in names)
     axes = " × ".join(filter(None, [panel.row_title, panel.column_title]))
     note = f'<div style="color:#5b6572">{_text(axes)} &nbsp; {low:.3g} … {high:.3g}</div>'
@@ -321,11 +323,11 @@ def plotly_figure(picture: MapPicture) -> Any:
     titles = [inert(panel.title) for panel in picture.panels]
     figure = make_subplots(down, across, subplot_titles=titles)
     for number, panel in enumerate(picture.panels):
-        place = {"row": number // across + 1, "col": number % across + 1}
+        cell = {"row": number // across + 1, "col": number % across + 1}
         if isinstance(panel, Overlay):
-            figure.add_trace(plotly.Image(z=(blended(panel) * 255).astype(np.uint8)), **place)
-            figure.update_xaxes(visible=False, **place)
-            figure.update_yaxes(visible=False, **place)
+            figure.add_trace(plotly.Image(z=(blended(panel) * 255).astype(np.uint8)), **cell)
+            figure.update_xaxes(visible=False, **cell)
+            figure.update_yaxes(visible=False, **cell)
             continue
         if isinstance(panel, ColoredText):
             panel = _as_grid(panel)
@@ -336,7 +338,7 @@ def plotly_figure(picture: MapPicture) -> Any:
             text=[[inert(text) for text in row] for row in panel.texts] or None,
             texttemplate="%{text}" if len(panel.texts) else None,
         )  # fmt: skip
-        figure.add_trace(heat, **place)
+        figure.add_trace(heat, **cell)
         # by number, so that names which occur twice stay apart
         for update, names, size, title in (
             (figure.update_xaxes, panel.columns, numbers.shape[1], panel.column_title),
@@ -344,8 +346,8 @@ def plotly_figure(picture: MapPicture) -> Any:
         ):
             named = len(names) == size and size <= LABELS
             ticks = {"tickvals": [*range(size)], "ticktext": [inert(str(name)) for name in names]}
-            update(title_text=inert(title), **(ticks if named else {}), **place)
-        figure.update_yaxes(autorange="reversed", **place)
+            update(title_text=inert(title), **(ticks if named else {}), **cell)
+        figure.update_yaxes(autorange="reversed", **cell)
     wide, high = _inches(picture)
     figure.update_layout(
         title=inert(picture.title),

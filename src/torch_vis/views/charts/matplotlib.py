@@ -6,27 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from torch_vis.errors import missing_extra
-from torch_vis.views.charts.chart import (
-    FEW_POINTS,
-    INK,
-    QUIET,
-    RULE,
-    Chart,
-    Series,
-    axis_text,
-    colored,
-    is_highlighted,
-    is_sideways,
-    legend_rows,
-    marked,
-    rows,
-    scale,
-    side_columns,
-    side_figures,
-    slanted,
-    stages_shown,
-    totals,
-)
+from torch_vis.views.charts.chart import FEW_POINTS, INK, QUIET, RULE, Chart, Series
 from torch_vis.views.charts.labels import shortened_alike
 
 WIDTH = 9.0  # inches, as all lengths here
@@ -42,9 +22,9 @@ def figure(chart: Chart) -> Any:
         from matplotlib.transforms import blended_transform_factory
     except ImportError as error:
         raise missing_extra("matplotlib") from error
-    sideways = is_sideways(chart)
-    keys = legend_rows(chart)
-    tall = max(2.4, 1.4 + ROW * len(rows(chart))) if sideways else 4.4 + 0.05 * slanted(chart)
+    sideways = chart.is_sideways
+    keys = chart.legend_rows
+    tall = max(2.4, 1.4 + ROW * len(chart.rows)) if sideways else 4.4 + 0.05 * chart.slanted
     drawing, axes = plt.subplots(figsize=(WIDTH, tall + 0.2 * keys[1]), layout="constrained")
     engine: Any = drawing.get_layout_engine()
     engine.set(w_pad=0.12, h_pad=0.12)
@@ -52,7 +32,7 @@ def figure(chart: Chart) -> Any:
                    "spans": _spans}  # fmt: skip
     layers = [_guides, draw_series[chart.kind]]
     for layer in reversed(layers) if chart.kind == "areas" else layers:
-        layer(axes, chart, colored(chart))
+        layer(axes, chart, chart.colored)
     _axis(axes, "x" if sideways else "y", chart, "y")
     if sideways:
         _row_labels(axes, chart)
@@ -86,21 +66,21 @@ def _plain(text: str) -> str:
 
 
 def _axis(axes: Any, side: Literal["x", "y"], chart: Chart, which: Literal["x", "y"]) -> None:
-    kind, ticks = (chart.x if which == "x" else chart.y), scale(chart, which)
+    kind, ticks = (chart.x if which == "x" else chart.y), chart.scale(which)
     axis = getattr(axes, f"{side}axis")
     axis.set_label_text(_plain(kind.title))
     if kind.log:
         getattr(axes, f"set_{side}scale")("log")
     axis.set_ticks(ticks.ticks, [_plain(label) for label in ticks.labels])
     axis.set_ticks([], minor=True)
-    if which == "x" and slanted(chart):
+    if which == "x" and chart.slanted:
         for label in axis.get_ticklabels():
             label.set(rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
     getattr(axes, f"set_{side}lim")(ticks.low, ticks.high)
 
 
 def _row_labels(axes: Any, chart: Chart) -> None:
-    labels = rows(chart)
+    labels = chart.rows
     axes.set_ylabel(_plain(chart.x.title))
     axes.set_yticks(
         range(len(labels)), [_plain(label) for label in shortened_alike([*map(str, labels)])], fontsize=8
@@ -112,12 +92,12 @@ def _row_labels(axes: Any, chart: Chart) -> None:
 def _guides(axes: Any, chart: Chart, _: Sequence[Series]) -> None:
     stepped: dict[str, Any] = {"drawstyle": "steps-post"} if chart.kind == "areas" else {}
     for series in chart.guides:
-        ends = (series.y, series.x) if is_sideways(chart) else (series.x, series.y)
+        ends = (series.y, series.x) if chart.is_sideways else (series.x, series.y)
         axes.plot(*ends, "--", color=series.color or QUIET, linewidth=1.2, label=series.name, **stepped)
 
 
 def _stages(axes: Any, chart: Chart) -> None:
-    for start, name in stages_shown(chart):
+    for start, name in chart.stages_shown:
         if start > chart.stages[0][0]:
             axes.axvline(start, color=INK, linewidth=0.8, linestyle=(0, (1, 2)))
         axes.annotate(
@@ -127,7 +107,7 @@ def _stages(axes: Any, chart: Chart) -> None:
 
 
 def _bars(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
-    row_of = {label: number for number, label in enumerate(rows(chart))}
+    row_of = {label: number for number, label in enumerate(chart.rows)}
     offsets = [0.0] * len(row_of)
     for series in series_:
         where = [row_of[label] for label in series.x]
@@ -142,16 +122,16 @@ def _bars(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
         for row, number in zip(where, series.y):
             offsets[row] += number
     # to the right of it: to the left of a bar below zero stand the names of the rows
-    for row, number in enumerate(totals(chart)):
+    for row, number in enumerate(chart.totals):
         axes.annotate(
-            _plain(axis_text(chart.y, number)), (max(number, 0), row), xytext=(3, 0), textcoords="offset points",
+            _plain(chart.y.text(number)), (max(number, 0), row), xytext=(3, 0), textcoords="offset points",
             fontsize=7, va="center",
         )  # fmt: skip
 
 
 def _spans(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
-    row_of = {label: number for number, label in enumerate(rows(chart))}
-    across = scale(chart, "y")
+    row_of = {label: number for number, label in enumerate(chart.rows)}
+    across = chart.scale("y")
     for series in series_:
         where = [row_of[label] for label in series.x]
         wide = [high - low for low, high in zip(series.low, series.high)]
@@ -172,12 +152,12 @@ def _spans(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
 
 
 def _dots(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
-    row_of = {label: number for number, label in enumerate(rows(chart))}
+    row_of = {label: number for number, label in enumerate(chart.rows)}
     for series in series_:
         where = [row_of[label] for label in series.x]
         axes.scatter(series.y, where, color=series.color, label=series.name, s=26, linewidths=0, zorder=3)
-    columns = side_columns(chart)
-    for row, column, text, color in side_figures(chart):
+    columns = chart.side_columns
+    for row, column, text, color in chart.side_figures:
         axes.annotate(
             _plain(text), (1, row), xycoords=("axes fraction", "data"), xytext=(6 + 4.4 * columns[column], 0),
             textcoords="offset points", fontsize=7, color=color, va="center", annotation_clip=False,
@@ -197,7 +177,7 @@ def _lines(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
         if series.loose or len(series.x) <= FEW_POINTS:
             style |= {
                 "marker": "o",
-                "markersize": 5.5 if is_highlighted(series) else 3.5,
+                "markersize": 5.5 if series.is_highlighted else 3.5,
             }
         style["linestyle"] = "none" if series.loose else (0, (4, 4)) if series.dashed else "-"
         axes.plot(series.x, series.y, color=series.color, label=series.name, linewidth=1.4, **style)
@@ -210,7 +190,7 @@ def _points(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
         axes.scatter(
             series.x, series.y, color=series.color, label=series.name, s=22, alpha=0.75, linewidths=0
         )
-    for mark in marked(chart):
+    for mark in chart.marks:
         end = (0 if mark.side > 0 else 1, 0.5)  # of the text, where the line that leads to it ends
         line = {"arrowstyle": "-", "color": QUIET, "linewidth": 0.6, "relpos": end} if mark.is_far else None
         axes.annotate(

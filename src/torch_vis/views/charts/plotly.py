@@ -7,28 +7,7 @@ from html import escape
 from typing import Any, Literal
 
 from torch_vis.errors import missing_extra
-from torch_vis.views.charts.chart import (
-    FEW_POINTS,
-    INK,
-    QUIET,
-    Chart,
-    Mark,
-    Scale,
-    Series,
-    axis_text,
-    colored,
-    is_highlighted,
-    is_sideways,
-    legend_rows,
-    marked,
-    rows,
-    scale,
-    side_columns,
-    side_figures,
-    slanted,
-    stages_shown,
-    totals,
-)
+from torch_vis.views.charts.chart import FEW_POINTS, INK, QUIET, Chart, Mark, Scale, Series
 from torch_vis.views.charts.labels import shortened_alike
 
 # Labels do not touch what they name.
@@ -45,24 +24,24 @@ def figure(chart: Chart) -> Any:
         import plotly.graph_objects as go
     except ImportError as error:
         raise missing_extra("plotly") from error
-    drawing, sideways, labels = go.Figure(), is_sideways(chart), rows(chart)
+    drawing, sideways, labels = go.Figure(), chart.is_sideways, chart.rows
     row_of = {label: row for row, label in enumerate(labels)}
     layers = [
         [_guide(go, chart, series) for series in chart.guides],
-        [_series(go, chart, series, row_of) for series in colored(chart)],
+        [_series(go, chart, series, row_of) for series in chart.colored],
     ]
     for layer in reversed(layers) if chart.kind == "areas" else layers:
         drawing.add_traces(layer)
-    if totals(chart) and not _is_at_the_end(chart):
+    if chart.totals and not _is_at_the_end(chart):
         drawing.add_trace(_sums(go, chart))
-    for mark in marked(chart) if chart.kind == "points" else ():
+    for mark in chart.marks if chart.kind == "points" else ():
         drawing.add_annotation(**_mark(chart, mark))
     for note in (*_stages(chart), *_beside(chart)):
         drawing.add_annotation(**note)
     for start, _ in chart.stages[1:]:
         drawing.add_vline(start, line={"color": INK, "width": 1, "dash": "dot"})
-    _, keys = legend_rows(chart)
-    height = max(300, 150 + ROW * len(labels)) if sideways else 440 + 5 * slanted(chart)
+    _, keys = chart.legend_rows
+    height = max(300, 150 + ROW * len(labels)) if sideways else 440 + 5 * chart.slanted
     height += 20 * keys
     # below the title whatever the width: Plotly then makes as much room above the chart as the rows of keys need
     legend = {"orientation": "h", "yref": "container", "y": 1 - KEYS / height, "yanchor": "top",
@@ -99,7 +78,7 @@ def _rows(chart: Chart, labels: list[Any]) -> dict[str, Any]:
 
 
 def _axis(chart: Chart, which: Literal["x", "y"]) -> dict[str, Any]:
-    axis, ticks = (chart.x if which == "x" else chart.y), scale(chart, which)
+    axis, ticks = (chart.x if which == "x" else chart.y), chart.scale(which)
     return {
         "title": {"text": escape(axis.title, quote=False), "standoff": 12},
         "type": "log" if axis.log else "linear",
@@ -107,7 +86,7 @@ def _axis(chart: Chart, which: Literal["x", "y"]) -> dict[str, Any]:
         "range": _range(ticks, axis.log),
         "tickvals": ticks.ticks,
         "ticktext": [escape(label, quote=False) for label in ticks.labels],
-        "tickangle": (-45 if slanted(chart) else 0) if axis.names else None,
+        "tickangle": (-45 if chart.slanted else 0) if axis.names else None,
         "ticklabeloverflow": "allow",  # the first of names that slant reaches to the left of the chart
         "zeroline": not axis.log and ticks.low <= 0 <= ticks.high,
         **SPACED,
@@ -125,7 +104,7 @@ def _logged(number: float, log: bool) -> float:
 
 def _guide(go: Any, chart: Chart, series: Series) -> Any:
     ends = [list(series.x), list(series.y)]
-    x, y = ends[::-1] if is_sideways(chart) else ends
+    x, y = ends[::-1] if chart.is_sideways else ends
     shape = "hv" if chart.kind == "areas" else "linear"
     line = {"color": series.color or QUIET, "dash": "dash", "width": 1.5, "shape": shape}
     return go.Scatter(
@@ -148,33 +127,33 @@ def _stages(chart: Chart) -> list[dict[str, Any]]:
     return [
         {"x": start, "y": 1, "yref": "paper", "text": escape(name, quote=False), "showarrow": False,
          "xanchor": "left", "yanchor": "top", "font": {"size": 11}}
-        for start, name in stages_shown(chart) if name
+        for start, name in chart.stages_shown if name
     ]  # fmt: skip
 
 
 def _right(chart: Chart) -> int:
     """The room to the right of the chart: what is beside it stands there."""
-    wide = side_columns(chart)[-1]
-    return 20 + LETTER * wide if wide else 60 if is_sideways(chart) else 30
+    wide = chart.side_columns[-1]
+    return 20 + LETTER * wide if wide else 60 if chart.is_sideways else 30
 
 
 def _beside(chart: Chart) -> list[dict[str, Any]]:
     """The figures of dots, in columns beside the chart."""
-    columns = side_columns(chart)
+    columns = chart.side_columns
     return [
         {"x": 1, "xref": "paper", "xshift": 8 + LETTER * columns[figure.column], "y": figure.row,
          "text": escape(figure.text, quote=False), "showarrow": False, "xanchor": "left",
          "font": {"size": 10, "color": figure.color}}
-        for figure in side_figures(chart)
+        for figure in chart.side_figures
     ]  # fmt: skip
 
 
 def _sums(go: Any, chart: Chart) -> Any:
     """What the bars of each row come to, to their right: to the left of one below zero stand the names of the rows."""
-    sums = totals(chart)
+    sums = chart.totals
     return go.Scatter(
         x=[max(number, 0.0) for number in sums], y=list(range(len(sums))), mode="text",
-        text=[f" {axis_text(chart.y, number)}" for number in sums],
+        text=[f" {chart.y.text(number)}" for number in sums],
         textposition="middle right", textfont={"size": 10}, cliponaxis=False, hoverinfo="skip", showlegend=False,
     )  # fmt: skip
 
@@ -190,7 +169,7 @@ def _series(go: Any, chart: Chart, series: Series, row_of: dict[Any, int]) -> An
         "hovertext": _hover(chart, series),
         "hoverinfo": "text+name",
     }
-    if is_sideways(chart):
+    if chart.is_sideways:
         common |= {"x": list(series.y), "y": [row_of[label] for label in series.x]}
         if chart.kind == "dots":
             return go.Scatter(mode="markers", marker={"color": series.color, "size": 8}, **common)
@@ -202,9 +181,9 @@ def _series(go: Any, chart: Chart, series: Series, row_of: dict[Any, int]) -> An
             inside = {"text": list(series.marks), "textposition": "inside", "insidetextanchor": "middle"}
             edge = {"color": series.color, "line": {"width": 0.5, "color": "white"}}
             return go.Bar(orientation="h", marker=edge, textangle=0, **inside, **common)
-        if totals(chart) and _is_at_the_end(chart):
+        if chart.totals and _is_at_the_end(chart):
             common |= {
-                "text": [axis_text(chart.y, number) for number in series.y],
+                "text": [chart.y.text(number) for number in series.y],
                 "textposition": "outside",
                 "textfont": {"size": 10},
                 "cliponaxis": False,
@@ -219,18 +198,18 @@ def _series(go: Any, chart: Chart, series: Series, row_of: dict[Any, int]) -> An
     if chart.kind == "lines":
         mode = "markers" if series.loose else "lines+markers" if len(series.x) <= FEW_POINTS else "lines"
         line = {"color": series.color, "dash": "7px,7px" if series.dashed else "solid"}
-        marker = {"size": 9} if is_highlighted(series) else None
+        marker = {"size": 9} if series.is_highlighted else None
         return go.Scatter(mode=mode, line=line, marker=marker, error_y=_spread(series), **common)
     return go.Scatter(mode="markers", marker={"color": series.color, "size": 7, "opacity": 0.75}, **common)
 
 
 def _hover(chart: Chart, series: Series) -> list[str]:
     """What each is called and its figure."""
-    labels = [str(label) for label in series.x] if is_sideways(chart) else [""] * len(series.y)
+    labels = [str(label) for label in series.x] if chart.is_sideways else [""] * len(series.y)
     names = [*series.names] or [""] * len(labels)
-    sums = dict(zip(rows(chart), totals(chart))) if len(chart.series) > 1 else {}
+    sums = dict(zip(chart.rows, chart.totals)) if len(chart.series) > 1 else {}
     figures = [
-        axis_text(chart.y, number) + (f" of {axis_text(chart.y, sums[label])}" if label in sums else "")
+        chart.y.text(number) + (f" of {chart.y.text(sums[label])}" if label in sums else "")
         for label, number in zip(series.x, series.y)
     ]
     return [

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from torch_vis.graph import Graph
-from torch_vis.graph.flow import roots
+from torch_vis.graph.flow import bases, roots
 from torch_vis.graph.schema import Kind, Phase, Role
 from torch_vis.ops.api_level import api_graph
 from torch_vis.views.figure.options import PHASES, FigureOptions, ItemNames, color_of
@@ -96,6 +96,7 @@ def diagram(graph: Graph, options: FigureOptions) -> Diagram:
 def _column(graph: Graph, tree: FigureTree, phase: int, named: ItemNames) -> tuple[PhaseColumn, list[Any]]:
     enter, leave = graph.tree.enter, graph.tree.leave
     item_of = _place_nodes(graph, tree, enter, leave)
+    _show_ends(graph, tree, item_of)
     hidden = np.array([item.hidden for item in tree.items], dtype=bool)
     views = int(hidden[item_of[item_of >= 0]].sum())
     column = PhaseColumn(phase, tree.items, tree.top, views=views)
@@ -195,11 +196,25 @@ def _inside(enter: Any, leave: Any, at: Any) -> Any:
     return np.where((slot >= 0) & (at < leave[row]), row, -1)
 
 
+def _show_ends(graph: Graph, tree: FigureTree, item_of: Any) -> None:
+    """Show views that nothing can be seen through, since they read no bytes of another value."""
+    hidden = np.array([item.hidden for item in tree.items], dtype=bool)
+    made = graph.out_value
+    views = _hidden_nodes(graph, item_of, hidden)
+    ends = graph.out_node[(bases(graph, views)[made] == made) & views[graph.out_node]]
+    for number in np.unique(item_of[ends]).tolist():
+        tree.items[number].hidden = False
+
+
+def _hidden_nodes(graph: Graph, item_of: Any, hidden: Any) -> Any:
+    count = len(graph)
+    return (item_of[:count] >= 0) & hidden[np.maximum(item_of[:count], 0)]
+
+
 def _sources(graph: Graph, item_of: Any, hidden: Any) -> Any:
     """For each value the operation whose bytes it shows, hidden views looked through; from outside, count + value."""
     count = len(graph)
-    views = (item_of[:count] >= 0) & hidden[np.maximum(item_of[:count], 0)]
-    root = roots(graph, views)
+    root = roots(graph, _hidden_nodes(graph, item_of, hidden))
     producer = graph.value_producer[root]
     return np.where(producer >= 0, producer, count + root)
 

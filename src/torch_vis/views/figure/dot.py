@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torch_vis.errors import missing_extra
-from torch_vis.graph.io.atomic import PathLike, replacing
+from torch_vis.graph.io.atomic import PathLike, write_text
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import inert
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 
 def save(path: PathLike, run: Run) -> None:
     """Write the picture as DOT, with the usual options."""
-    with replacing(path) as file:
-        file.write(dot(run, FigureOptions()).encode())
+    write_text(path, dot(run, FigureOptions()))
 
 
 def draw(run: Run, options: FigureOptions) -> graphviz.Digraph:

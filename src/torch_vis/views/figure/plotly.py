@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_vis.errors import missing_extra
 from torch_vis.graph.record import Run
+from torch_vis.graph.text import inert
 from torch_vis.views.figure.options import FigureOptions
 from torch_vis.views.figure.palette import FAINT, HEAT, INK, STROKE, WIRE, ink, mixed, small_ink
 from torch_vis.views.figure.scene import (
@@ -59,7 +60,7 @@ def draw(run: Run, options: FigureOptions) -> Figure:
 
 def _text(text: str) -> str:
     """A text as Plotly shows it: its markup is HTML's, but for quotes, which it leaves as they are written."""
-    return escape(text, quote=False)
+    return escape(inert(text), quote=False)
 
 
 def _layout(drawn: Scene) -> dict[str, Any]:

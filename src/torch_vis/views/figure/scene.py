@@ -6,14 +6,13 @@ through a port on the frame's edge, which is laid out like any box; so lines cro
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
-from torch_vis.graph.text import inert, many
+from torch_vis.graph.text import inert, many, shortened
 from torch_vis.views.figure.diagram import Diagram, Edge, PhaseColumn, diagram
 from torch_vis.views.figure.layered import LayoutCell, LayoutLine, arrange, in_flow
 from torch_vis.views.figure.options import FigureOptions
@@ -484,12 +483,14 @@ def box_of(drawn: Diagram, number: int, item: FigureItem, palette: Colors) -> Bo
     title, class_ = named(item)
     parts = [class_]
     if item.kind in ("repeat", "bundle") or (item.kind in ("input", "output") and drawn.options.shapes):
-        parts.append(shortened(item.type, LONGEST + 6))
+        parts.append(shortened(inert(item.type), LONGEST + 6))
     elif item.number in column.handed and drawn.options.shapes:
         sizes = graph.types[graph.value_type[column.handed[item.number]]].sizes
-        parts.append(shortened("×".join(sizes) or "scalar", LONGEST))
+        parts.append(shortened(inert("×".join(sizes) or "scalar"), LONGEST))
     subtitle = " · ".join(part for part in parts if part)
-    tags = [f"← {shortened(column.items[tag].label, LONGEST)}" for tag in column.tags.get(item.number, ())]
+    tags = [
+        f"← {shortened(inert(column.items[tag].label), LONGEST)}" for tag in column.tags.get(item.number, ())
+    ]
     if len(tags) > MOST_TAGS:
         tags = [*tags[: MOST_TAGS - 1], f"← {len(tags) - MOST_TAGS + 1} more"]
     words = [text_width(text, SMALL) for text in [subtitle, *tags]]
@@ -507,9 +508,9 @@ def named(item: FigureItem) -> tuple[str, str]:
     """What a box or frame is called, and its class where that says more; a name that a person gave is enough."""
     if item.title:
         return inert(item.title) + (f" × {item.count}" if item.count > 1 else ""), ""
-    name = shortened(item.label, LONGEST)
+    name = shortened(inert(item.label), LONGEST)
     most = 3 * LONGEST if any(words in item.type for words in WHOLE_TITLES) else LONGEST
-    class_ = shortened(item.type, most) if item.kind == "module" and item.type != item.label else ""
+    class_ = shortened(inert(item.type), most) if item.kind == "module" and item.type != item.label else ""
     # A numbered module has its class in its name.
     if item.label.startswith(f"{item.type} "):
         class_ = ""
@@ -530,16 +531,3 @@ _USUAL = 0.62
 def text_width(text: str, size: float) -> float:
     """The width of a text in a font of a size, in the same unit."""
     return size * sum(_WIDTHS.get(letter, 1.0 if ord(letter) > 0x2E80 else _USUAL) for letter in text)
-
-
-def shortened(text: str, most: int) -> str:
-    """A text of at most so many letters, its middle left out where it is longer.
-
-    >>> shortened("_scaled_dot_product_flash_attention_for_cpu", 24)
-    '_scaled_dot_…ion_for_cpu'
-    """
-    text = inert(text)
-    if len(text) <= most:
-        return text
-    keep = most - 1
-    return text[: math.ceil(keep / 2)] + "…" + text[len(text) - keep // 2 :]

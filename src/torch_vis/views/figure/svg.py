@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from torch_vis.graph.io.atomic import PathLike, replacing
+from torch_vis.graph.io.atomic import PathLike, write_text
 from torch_vis.graph.record import Run
 from torch_vis.graph.text import inert
 from torch_vis.views.figure.options import FigureOptions
@@ -28,8 +28,7 @@ class Drawing:
 
     def save(self, path: PathLike) -> None:
         """Write it to a file."""
-        with replacing(path) as file:
-            file.write(self.text.encode())
+        write_text(path, self.text)
 
     def _repr_svg_(self) -> str:
         return self.text

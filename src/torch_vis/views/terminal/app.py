@@ -23,7 +23,7 @@ from textual.widgets.selection_list import Selection
 from textual.worker import get_current_worker
 
 from torch_vis.errors import TorchVisError, no_match
-from torch_vis.graph.io.atomic import replacing
+from torch_vis.graph.io.atomic import write_text
 from torch_vis.graph.text import inert
 from torch_vis.views.terminal.columns import (
     COLUMNS,
@@ -45,6 +45,8 @@ ENDINGS = (".txt", ".json", ".html", ".svg")
 NO_BATCH = "needs the model and a batch: tv.trace(model, x).explore(model=model), or torch-vis explore MODEL --input …"
 PATIENCE_S = 0.15  # how long a panel may keep the look of the one before it
 FIRST_SCREEN = 40  # rows to open with, about
+NUMBERS = "¹²³⁴⁵⁶⁷⁸⁹"
+FOLDED_AT_ONCE = 3_000  # rows of which repeats are found before the first screen is drawn
 IDLE_S = 0.4  # after the first screen, when what a filter needs can be prepared
 
 
@@ -64,29 +66,24 @@ def save_view(
     write_text(path, write(title, facts, panel))
 
 
-def write_text(path: str, text: str) -> None:
-    """Write a whole file, or none."""
-    with replacing(path) as file:
-        file.write(text.encode())
-
-
 class Panel(NamedTuple):
-    """A panel: its title, and what fills a canvas for a row."""
+    """A panel: its title, what fills a canvas for a row, and a shorter title where all have to stand in one line."""
 
     title: str
     draw: Callable[[Source, int, PanelCanvas], None]
+    short: str = ""
 
 
 PANELS: dict[str, Panel] = {
     "details": Panel("Details", draw_details),
     "performance": Panel("Time", draw_time),
-    "source": Panel("Source", draw_source_code),
+    "source": Panel("Source", draw_source_code, "Code"),
     "flow": Panel("Flow", draw_flow),
     "operations": Panel("Ops", draw_operations),
-    "memory": Panel("Memory", draw_memory),
+    "memory": Panel("Memory", draw_memory, "Mem"),
     "gradients": Panel("Grads", draw_gradients),
     "activations": Panel("Maps", draw_activations),
-    "compare": Panel("Compare", draw_comparison),
+    "compare": Panel("Compare", draw_comparison, "Diff"),
 }
 
 
@@ -158,6 +155,12 @@ class Explorer(App[None]):
         self._filled: tuple[str, int] | None = None
         self._batch: Sequence[Advice] | None = None
         self.arrangement = Arrangement(source.forest, max_depth=self.config.max_depth)
+        self.panels = (
+            list(PANELS) if source.panels is None else [name for name in PANELS if name in source.panels]
+        )
+        """The panels of this source, in the order of their numbers."""
+        # Of a large model they are looked for once it is on the screen.
+        self.arrangement.folding = len(source.forest) <= FOLDED_AT_ONCE
         self.arrangement.open_to(_opening_depth(self.arrangement))
         self._froze = False
         self.filtered = ""
@@ -182,7 +185,14 @@ class Explorer(App[None]):
             columns = chosen(self.source.forest, config)
             yield ModuleTree(self.arrangement, columns, bars=not config.compact_view, id="tree")
             with Vertical(id="side", classes="-off" if config.compact_view else ""):
-                yield Tabs(*(Tab(panel.title, id=name) for name, panel in PANELS.items()), id="tabs")
+                # The key that leads to it stands before its title.
+                yield Tabs(
+                    *(
+                        Tab(NUMBERS[number] + (PANELS[name].short or PANELS[name].title), id=name)
+                        for number, name in enumerate(self.panels)
+                    ),
+                    id="tabs",
+                )
                 with VerticalScroll(id="scroll", can_focus=False):
                     yield Static(id="panel")
         yield Input(
@@ -196,6 +206,8 @@ class Explorer(App[None]):
         self.tree_view.focus()
         self.watch(self, "theme", self._recoloured, init=False)
         self.set_timer(IDLE_S, self._prepare_filter)
+        if not self.arrangement.folding:
+            self.action_fold()
         self._froze = not gc.get_freeze_count()
         # The collector would go through all of a large model, for a second, while someone types.
         if self._froze:
@@ -418,10 +430,9 @@ class Explorer(App[None]):
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """What the palette offers beside Textual's own."""
         yield from super().get_system_commands(screen)
-        for name, panel in PANELS.items():
-            yield SystemCommand(
-                f"Panel: {panel.title}", f"Show {panel.title.lower()}", partial(self.show_panel, name)
-            )
+        for name in self.panels:
+            title = PANELS[name].title
+            yield SystemCommand(f"Panel: {title}", f"Show {title.lower()}", partial(self.show_panel, name))
         for column in available(self.source.forest):
             yield SystemCommand(
                 f"Sort by {column}", "Sort neighbours by this column", partial(self.sort_by, column)
@@ -524,12 +535,13 @@ class Explorer(App[None]):
         if len(self.screen_stack) > 1:
             (self.screen.focus_next if step > 0 else self.screen.focus_previous)()
             return
-        names = list(PANELS)
+        names = self.panels
         self.show_panel(names[(names.index(self.panel) + step) % len(names)])
 
     def action_panel_number(self, number: int) -> None:
         """Go to a panel."""
-        self.show_panel(list(PANELS)[number - 1])
+        if number <= len(self.panels):
+            self.show_panel(self.panels[number - 1])
 
     def action_scroll_panel(self, step: int) -> None:
         """Scroll the panel by half of it."""
@@ -626,7 +638,8 @@ class Explorer(App[None]):
 def _opening_depth(shown: Arrangement) -> int:
     """The deepest level at which everything still fits on about one screen; at least one."""
     forest = shown.forest
-    counts = np.cumsum(np.bincount(forest.depth)) if len(forest) else np.zeros(1)
+    rows = forest.depth[~shown.find_repeats()[1]] if shown.folding else forest.depth
+    counts = np.cumsum(np.bincount(rows)) if len(forest) else np.zeros(1)
     fitting = np.flatnonzero(counts <= FIRST_SCREEN)
     return max(1, int(fitting[-1]) if len(fitting) else 1)
 
@@ -648,7 +661,7 @@ KEYS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
             ("+ −", "open one level more or less, everywhere"),
             ("e c", "open, close all below the row"),
             ("E C", "open, close everything"),
-            ("z", "fold repeated neighbours into one line"),
+            ("z", "unfold repeated neighbours, or fold them into one line again"),
             ("f", "a flat list in the place of the tree"),
         ),
     ),

@@ -101,7 +101,7 @@ ADDITIVE |= {
 }
 ADDITIVE |= {"memory", "flops", "ops"}
 DEFAULT = (
-    "type", "params", "time", "self", "backward", "recomputed", "flops", "memory", "out", "calls", "bytes", "shapes",
+    "type", "out", "params", "time", "self", "backward", "recomputed", "flops", "memory", "calls", "bytes", "shapes",
 )  # fmt: skip
 WITHOUT_RUN = (
     "type", "value", "params", "params_share", "elements", "elements_share", "bytes", "shapes", "dtype", "device",
@@ -192,7 +192,9 @@ class Arrangement:
         self.is_open[row:stop] = self.has_children[row:stop] if is_open else False
 
     def reveal(self, row: int) -> None:
-        """Open everything above a row."""
+        """Open everything above a row; repeats are unfolded if it is one of those that another stands for."""
+        if self.folding and self.find_repeats()[1][row]:
+            self.folding = False
         above = int(self.forest.parent[row])
         while above >= 0:
             self.is_open[above] = True
@@ -202,7 +204,12 @@ class Arrangement:
 
     def members(self, row: int) -> int:
         """For how many neighbours a row stands: 1, or more where repeats are folded."""
-        return int(self.find_repeats()[0][row]) if self.folding else 1
+        return int(self.find_repeats()[0][row]) if self.is_folded else 1
+
+    @property
+    def is_folded(self) -> bool:
+        """Whether repeats are one row now; a filter shows each of them that matches."""
+        return self.folding and self.matching is None
 
     def find_repeats(self) -> tuple[Ints, Bools]:
         """The number of alike neighbours that a row begins, and the rows inside such stretches after the first."""
@@ -268,7 +275,7 @@ class Arrangement:
         shown = self._filtered() if self.matching is not None else self._unfolded()
         if self.max_depth is not None:
             shown &= forest.depth <= self.max_depth
-        if self.folding:
+        if self.is_folded:
             shown &= ~self.find_repeats()[1]
         rows = np.flatnonzero(shown)
         if self.sort is None:

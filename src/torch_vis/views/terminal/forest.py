@@ -225,16 +225,16 @@ def measure(forest: Forest, graph: Graph, metrics: Metrics, row_of_scope: Ints) 
         numbers["mean"] = np.where(never, np.nan, numbers["time"] / np.maximum(numbers["calls"], 1))
     backward = graph.node_phase == Phase.BACKWARD
     if "time_ns" in metrics and backward.any():
-        spent = _known(metrics, "time_ns")
+        spent = metrics["time_ns"].floats(0.0)
         numbers["backward_self"] = tally.own(np.where(backward, spent, 0.0))
         numbers["backward"] = tally.inclusive(np.where(backward, spent, 0.0))
     if (graph.node_flags & Flag.RECOMPUTE).any():
         _recomputed(forest, graph, metrics, tally)
     if "alloc_bytes" in metrics:
-        numbers["memory"] = tally.inclusive(np.where(backward, 0.0, _known(metrics, "alloc_bytes")))
+        numbers["memory"] = tally.inclusive(np.where(backward, 0.0, metrics["alloc_bytes"].floats(0.0)))
     if "flops" in metrics:
         forward = graph.node_phase == Phase.FORWARD
-        numbers["flops"] = tally.inclusive(np.where(forward, _known(metrics, "flops"), 0.0))
+        numbers["flops"] = tally.inclusive(np.where(forward, metrics["flops"].floats(0.0), 0.0))
     numbers["ops"] = tally.inclusive(np.ones(len(graph)))
     for name in MEASURED:
         if name in numbers:
@@ -249,7 +249,7 @@ def _recomputed(forest: Forest, graph: Graph, metrics: Metrics, tally: Tally) ->
     """What backward computed again: how long it took, how many operations, and a mark on what was checkpointed."""
     nodes = (graph.node_flags & Flag.RECOMPUTE != 0).astype(np.float64)
     if "time_ns" in metrics:
-        forest.numbers["recomputed"] = tally.inclusive(nodes * _known(metrics, "time_ns"))
+        forest.numbers["recomputed"] = tally.inclusive(nodes * metrics["time_ns"].floats(0.0))
     forest.numbers["recomputed_ops"] = tally.inclusive(nodes)
     inside = tally.again[graph.scope_parent] & (graph.scope_parent >= 0)
     for row in tally.rows[tally.again & ~inside & tally.begins].tolist():
@@ -261,7 +261,7 @@ def _without_backward(graph: Graph, metrics: Metrics, again: Bools) -> Floats:
     taken = np.where(again, 0.0, metrics["scope_time_ns"].values.astype(np.float64))
     if len(taken) and graph.modules[graph.scope_module[0]].kind == "run" and "time_ns" in metrics:
         own = (graph.node_scope == 0) & (graph.node_phase != Phase.BACKWARD)
-        taken[0] = taken[graph.scope_parent == 0].sum() + _known(metrics, "time_ns")[own].sum()
+        taken[0] = taken[graph.scope_parent == 0].sum() + metrics["time_ns"].floats(0.0)[own].sum()
     return taken
 
 
@@ -322,13 +322,6 @@ class Tally:
         """The same with all that ran inside the row's calls, whoever owns it."""
         sums = self.tree.inclusive(self.graph.tree.of_nodes(figures))
         return self.by_row(sums, self.begins & self.outermost)
-
-
-def _known(metrics: Metrics, name: str) -> Floats:
-    """A metric to be summed; what is not known of it adds nothing."""
-    column = metrics[name]
-    values = column.values.astype(np.float64)
-    return values if column.known is None else np.where(column.known, values, 0.0)
 
 
 def _shapes(forest: Forest, graph: Graph, row_of_scope: Ints) -> None:

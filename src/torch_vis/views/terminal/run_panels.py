@@ -10,9 +10,9 @@ import numpy as np
 from rich.text import Text
 
 from torch_vis.graph import Graph, Metrics
-from torch_vis.graph.call import short_name
 from torch_vis.graph.schema import Flag, Kind, Phase, Role
 from torch_vis.graph.text import count, duration, many, size
+from torch_vis.ops.naming import op_label, place_label
 from torch_vis.views.terminal.columns import cell
 from torch_vis.views.terminal.forest import RECOMPUTED
 from torch_vis.views.terminal.panel_canvas import PanelCanvas, cut, short, sparkline
@@ -209,7 +209,7 @@ def _kinds(graph: Graph, metrics: Metrics, nodes: Any, canvas: PanelCanvas) -> N
     """The kinds of operations by the time that they took together."""
     names: dict[str, int] = {}
     of_call = np.array(
-        [names.setdefault(short_name(call.op), len(names)) for call in graph.calls], dtype=np.int64
+        [names.setdefault(op_label(call.op), len(names)) for call in graph.calls], dtype=np.int64
     )
     kind = of_call[graph.node_call[nodes]]
     counts = np.bincount(kind, minlength=len(names))
@@ -236,7 +236,7 @@ def _operation_row(graph: Graph, metrics: Metrics, number: int) -> list[str]:
     return [
         str(number),
         AGAIN if again else SIGNS[Phase(graph.node_phase[number])],
-        node.name,
+        op_label(node.call.op),
         outputs,
         "" if took is None else duration(took),
         "?" if flops is None else count(flops) if flops else "",
@@ -348,7 +348,9 @@ def _producer_line(source: Source, graph: Graph, value: int) -> str:
 def _location(source: Source, graph: Graph, node: int) -> str:
     row = -1 if source.row_of_scope is None else int(source.row_of_scope[graph.node_scope[node]])
     where = source.forest.paths[row] if row >= 0 else ""
-    return f"{where or 'the run'} · {graph.nodes[node].name}"
+    return (
+        f"{where or place_label(graph, int(graph.node_scope[node]))} · {op_label(graph.nodes[node].call.op)}"
+    )
 
 
 def _from_call(call: CallRow, source: Source, row: int, canvas: PanelCanvas) -> None:

@@ -15,22 +15,10 @@ from numpy.typing import NDArray
 
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.lifetimes import Lifetimes
+from torch_vis.graph.metrics import ElementStats
 from torch_vis.graph.record import Run
 from torch_vis.graph.types import Ints
 from torch_vis.views.terminal.forest import Forest
-
-
-class Figures(NamedTuple):
-    """A tensor's contents in a few numbers, over the elements that are finite."""
-
-    min: float | None
-    max: float | None
-    mean: float | None
-    std: float | None
-    zeros: int
-    nans: int
-    infs: int
-    numel: int
 
 
 class TensorRow(NamedTuple):
@@ -43,7 +31,7 @@ class TensorRow(NamedTuple):
     device: str
     nbytes: int | None
     note: str = ""
-    figures: Figures | None = None
+    figures: ElementStats | None = None
 
 
 class Bars(NamedTuple):
@@ -133,6 +121,8 @@ class Source:
         """For each call in the graph, the row that it belongs to; -1 for none."""
         self.other: Source | None = None
         """A second source to compare this one with."""
+        self.panels: Sequence[str] | None = None
+        """The panels that can ever have something to say of it; None for all."""
 
     @cached_property
     def lifetimes(self) -> Lifetimes | None:

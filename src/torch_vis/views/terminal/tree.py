@@ -97,11 +97,6 @@ class ModuleTree(ScrollView, can_focus=True):
         if len(self.rows):
             self.post_message(self.Moved(self.row))
 
-    def show_row(self, row: int) -> None:
-        """Put the cursor on a row, opening what is above it."""
-        self.arrangement.reveal(row)
-        self.rearrange(keep=row)
-
     def set_columns(self, columns: list[str]) -> None:
         """Show other columns."""
         self.columns, self.first_column = columns, 0
@@ -160,7 +155,7 @@ class ModuleTree(ScrollView, can_focus=True):
             known[flat] = np.fromiter(map(len, words), dtype=np.int64, count=len(words))
             for row, mark in self.forest.marks.items():
                 known[flat][row] += len(mark) + 1
-        return known[flat] + (8 if self.arrangement.folding else 0)
+        return known[flat] + (8 if self.arrangement.is_folded else 0)
 
     def _width(self, name: str) -> int:
         if name not in self._widths:

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 
-from torch_vis.graph import Graph, Metrics
-from torch_vis.graph.call import short_name
+from torch_vis.graph import Graph, Metrics, Node
 from torch_vis.graph.module_table import ModuleTable
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import count, duration, inert, size
+from torch_vis.ops.naming import op_label
 from torch_vis.views.figure.diagram import Diagram, diagram, walk
 from torch_vis.views.figure.options import FigureOptions
 from torch_vis.views.figure.palette import STROKE, colors
@@ -81,9 +82,12 @@ def _costliest(graph: Graph, metrics: Metrics) -> list[str]:
     if "time_ns" not in metrics or not len(graph):
         return ["No times were measured."]
     names: dict[str, int] = {}
-    of_call = np.array([names.setdefault(short_name(call.op), len(names)) for call in graph.calls])
+    of_call = np.array([names.setdefault(op_label(call.op), len(names)) for call in graph.calls])
     again = graph.node_flags & Flag.RECOMPUTE != 0
-    keys = np.stack([of_call[graph.node_call], graph.node_phase, graph.node_site, again], axis=1)
+    # A gradient counts for the line of what it is the gradient of.
+    backward = (graph.node_phase == Phase.BACKWARD) & (graph.node_link >= 0)
+    site = np.where(backward, graph.node_site[graph.node_link], graph.node_site)
+    keys = np.stack([of_call[graph.node_call], graph.node_phase, site, again], axis=1)
     groups, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     sums = {
         name: _sums(metrics, name, inverse.ravel(), len(groups))
@@ -96,9 +100,9 @@ def _costliest(graph: Graph, metrics: Metrics) -> list[str]:
         node = graph.nodes[int(first[group])]
         rows.append(
             [
-                escaped(node.name),
+                escaped(op_label(node.call.op)),
                 node.phase + (f", computed again {AGAIN}" if again[node.index] else ""),
-                escaped(node.site.short if node.site else ""),
+                escaped(_line(node)),
                 f"{calls[group]:,}",
                 _cell(sums["time_ns"][group], duration),
                 f"{100 * times[group] / max(1, sum(times)):.1f} %",
@@ -108,6 +112,14 @@ def _costliest(graph: Graph, metrics: Metrics) -> list[str]:
         )
     titles = ["operation", "phase", "source", "calls", "time", "share", "allocated", "FLOPs"]
     return table(titles, rows, left=3)
+
+
+def _line(node: Node) -> str:
+    """The line that an operation is due to; of a gradient, that of what it is the gradient of."""
+    line = node.user_line
+    if line is None:
+        return ""
+    return line.short if line == node.site else f"gradient of {PurePath(line.file).name}:{line.line}"
 
 
 def _sums(metrics: Metrics, name: str, group: Any, groups: int) -> list[int | None]:

@@ -18,6 +18,7 @@ from torch_vis.graph.module_table import ModuleLine, ModuleNode, ModuleTable, To
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import and_more, count, duration, inert, many, shortened, size
+from torch_vis.ops.naming import op_label
 from torch_vis.views.text.breaks import Breaks
 from torch_vis.views.text.table_layout import PATH, Field, Listing, cut, fitted
 
@@ -32,17 +33,17 @@ def wall_time(meta: Mapping[str, Any]) -> str:
     """The time of the recorded run, and how much of it was not the model's.
 
     >>> wall_time({"wall_ns": 2_500_000, "overhead_ns": 500_000, "compile_ns": 1_500_000})
-    '2.50 ms, 500 µs of it to record, 1.50 ms to compile'
+    '2.50 ms, of which 500 µs to record and 1.50 ms to compile'
     >>> wall_time({"wall_ns": 2_500_000, "overhead_ns": 500_000, "overhead_error_ns": 90_000})
-    '2.50 ms, 500 µs ± 90.0 µs of it to record'
+    '2.50 ms, of which 500 µs ± 90.0 µs to record'
     """
     error = meta.get("overhead_error_ns")
     parts = {"record": meta.get("overhead_ns"), "compile": meta.get("compile_ns")}
     spent = [(duration(time), what) for what, time in parts.items() if time]
     if error and spent and parts["record"]:
         spent[0] = (f"{spent[0][0]} ± {duration(error)}", "record")
-    texts = [f", {time}{'' if index else ' of it'} to {what}" for index, (time, what) in enumerate(spent)]
-    return duration(meta["wall_ns"]) + "".join(texts)
+    texts = " and ".join(f"{time} to {what}" for time, what in spent)
+    return duration(meta["wall_ns"]) + (f", of which {texts}" if texts else "")
 
 
 def remarks(graph: Graph, meta: Mapping[str, Any]) -> list[str]:
@@ -92,19 +93,19 @@ FIRST = 3  # operators without a formula that are named
 TEXTS = (
     Field("name", "module", least=26),
     Field("type", "class", least=12, drop=11),
-    Field("output", "output", least=22, drop=13),
+    Field("output", "output", least=22, drop=14),
     Field("calls", "calls", str, drop=10),
     Field("parameters", "params", str),
 )
 FIGURES = (
-    Field("ops", "ops", "{:,}".format),
-    Field("time_ns", "time", duration, drop=12),
+    Field("ops", "ops", "{:,}".format, drop=9),
+    Field("time_ns", "time", duration, drop=13),
     Field("self_ns", "self", duration, drop=4),
     Field("alloc_bytes", "allocated", size, drop=5),
     Field("flops", "FLOPs", count, drop=8),
     Field("moved_bytes", "accessed", size, drop=7),
     Field("backward_ops", "ops", "{:,}".format, drop=6, group="backward"),
-    Field("backward_ns", "time", duration, drop=9, group="backward"),
+    Field("backward_ns", "time", duration, drop=12, group="backward"),
     Field("backward_bytes", "allocated", size, drop=2, group="backward"),
     Field("backward_flops", "FLOPs", count, drop=3, group="backward"),
     Field("backward_moved_bytes", "accessed", size, drop=1, group="backward"),
@@ -145,7 +146,11 @@ def table(
         lines.append(f"… {many(hidden, 'more row')}{deeper}; t.table(depth=None) shows all")
     facts = totals(graph, metrics, meta, outline)
     wide = max(map(len, facts))
-    lines += ["", *(f"{name.ljust(wide)}  {fact}" for name, fact in facts.items())]
+    lines.append("")
+    for name, fact in facts.items():
+        begin, below = f"{name.ljust(wide)}  ", " " * (wide + 2)
+        wrapped = wrap(fact, width, initial_indent=begin, subsequent_indent=below, break_long_words=False)
+        lines += wrapped or [begin]
     notes = [*gaps(metrics), *_uncovered(graph, metrics), *remarks(graph, meta)]
     if shown.left_out:
         names = ", ".join(field.full_title for field in shown.left_out)
@@ -294,7 +299,9 @@ def _row(outline: ModuleTable, item: TreeItem, *, folded: bool) -> ModuleRow:
 
 def _own_rows(module: ModuleNode, own: Totals, times: int) -> list[ModuleRow]:
     """A row that names a module's own operations: ``· add ×2, relu``."""
-    ops = module.own_ops or module.own_backward_ops
+    ops: Counter[str] = Counter()
+    for name, number in (module.own_ops or module.own_backward_ops).items():
+        ops[op_label(name)] += number
     named = (name if number * times == 1 else f"{name} ×{number * times:,}" for name, number in ops.items())
     return [ModuleRow("· " + ", ".join(named), own)] if ops else []
 
@@ -390,7 +397,7 @@ def _computed_again(graph: Graph, metrics: Metrics) -> str:
     for name, show, unit in (("time_ns", duration, ""), ("flops", count, " FLOPs")):
         column = metrics.get(name)
         if column is not None:
-            known = again if column.known is None else again & column.known
+            known = again & column.known_rows
             least = "at least " if (known != again).any() else ""
             parts += [f"{least}{show(int(column.values[known].sum()))}{unit}"] if known.any() else []
     return f"{', '.join(parts)}: what was checkpointed, in the backward columns of its modules ({AGAIN})"
@@ -416,7 +423,7 @@ def _inputs(graph: Graph) -> str:
 def _peak(graph: Graph, peak: Peak) -> str:
     node = graph.nodes[peak.node]
     where = f" in {cut(node.path, PATH)}" if node.path else ""
-    return f"{size(peak.size_bytes)} in live tensors, at {node.name}{where}"
+    return f"{size(peak.size_bytes)} in live tensors, at {op_label(node.call.op)}{where}"
 
 
 def gaps(metrics: Metrics) -> list[str]:
@@ -430,9 +437,8 @@ def gaps(metrics: Metrics) -> list[str]:
 
 def _uncovered(graph: Graph, metrics: Metrics) -> list[str]:
     """The operators that sums of FLOPs leave out, and where it says why."""
-    known = metrics["flops"].known if "flops" in metrics else None
-    missing = [] if known is None else graph.node_call[~known].tolist()
-    names = [name for name, _ in Counter(graph.calls[call].op for call in missing).most_common()]
+    missing = graph.operator_counts(metrics["flops"].unknown_rows) if "flops" in metrics else ()
+    names = [name for name, _ in missing]
     if not names:
         return []
     return [f"without FLOPs: {and_more(names, FIRST)}; t.summary().why_uncovered says why"]

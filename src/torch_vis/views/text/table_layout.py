@@ -294,25 +294,30 @@ def cell(field: Field, item: Any) -> str:
 
 
 def cut(text: str, wide: int) -> str:
-    """A text that fits: a path by the first letters of where it begins, all else without its middle.
+    """A text that fits: a path by its end, with the number of the layer that it is in, all else without its middle.
 
-    Of a path the end and the numbers tell one from another.
-
-    >>> cut("encoder.layer.11.attention.output.dense", 26), cut("lib/bert/modeling.py:9 in forward", 30)
-    ('e.l.11.a.output.dense', 'l/b/modeling.py:9 in forward')
-    >>> cut("embedding → add → native_layer_norm", 20)
-    'embedd…ve_layer_norm'
+    >>> cut("encoder.layer.11.attention.output.dense", 26), cut("encoder.layer.11.attention.output.dense", 20)
+    ('…11.attention.output.dense', '…11.…output.dense')
+    >>> cut("lib/bert/modeling.py:9 in forward", 30), cut("embedding → add → native_layer_norm", 20)
+    ('…bert/modeling.py:9 in forward', 'embedd…ve_layer_norm')
+    >>> cut("lib/bert/modeling.py:9 in forward", 22), cut("fc.0", 9)
+    ('…modeling.py:9 in for…', 'fc.0')
     """
+    if len(text) <= wide:
+        return text
     path, space, rest = text.partition(" ")
     separator = "/" if "/" in path else "."
     parts = path.split(separator)
-    over = len(text) - wide
-    for index, part in enumerate(parts[:-1]):
-        if over > 0 and len(part) > 1 and not part.isdigit():
-            parts[index] = part[0]
-            over -= len(part) - 1
-    text = separator.join(parts) + space + rest
-    if over <= 0:
-        return text
+    number = ""
+    for start, part in enumerate(parts):
+        kept = separator.join(parts[start:])
+        shorter = f"…{number}{separator}…{kept}" if number else f"…{kept}"
+        if start and len(shorter) + len(space + rest) <= wide:
+            return shorter + space + rest
+        if part.isdigit() and separator == ".":
+            number = part
+    if separator == "/" and len(parts) > 1:
+        # The file and its line say more than the end of what follows them.
+        return f"{f'…{parts[-1]}{space}{rest}'[: wide - 1]}…"
     head = (wide - 1) // 3
     return f"{text[:head]}…{text[len(text) - (wide - 1 - head) :]}"

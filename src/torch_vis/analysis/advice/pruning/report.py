@@ -31,7 +31,7 @@ from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.report import Charts, LowerBound, Report, least, summed
 from torch_vis.api import trace
 from torch_vis.capture.modes import without_gradients
-from torch_vis.capture.state import modes_kept
+from torch_vis.capture.state import RngStates, modes_kept
 from torch_vis.errors import UsageError, takes_kwargs
 from torch_vis.graph.text import and_more, count, duration
 from torch_vis.graph.types import Ints
@@ -410,7 +410,7 @@ def pruning(
         raise UsageError(f"pruning() takes a module, not {type(model).__name__}")
     if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 < ratio < 1:
         raise UsageError(f"ratio is the share of each group that goes, between 0 and 1, not {ratio!r}")
-    with torch.random.fork_rng():
+    with RngStates():
         trials = PruningTrials(model, args, dict(kwargs or {}), hardware)
         return PruningReport(_experiment(trials, ratio, each))
 

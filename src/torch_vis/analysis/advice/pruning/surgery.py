@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -15,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from torch_vis.capture.modes import without_gradients
+from torch_vis.capture.undo import Undo, context
 
 # Numbers that torch's own modules keep of their sizes, by the parameter and dimension that they go by.
 SIZES: dict[tuple[str, int], tuple[str, ...]] = {
@@ -163,84 +163,71 @@ def impossible(model: torch.nn.Module) -> str:
     return ""
 
 
-@contextlib.contextmanager
-def zeroed(model: torch.nn.Module, columns: Mapping[str, Sequence[Any]]) -> Iterator[torch.nn.Module]:
+@context
+def zeroed(undo: Undo, model: torch.nn.Module, columns: Mapping[str, Sequence[Any]]) -> torch.nn.Module:
     """A model with some columns of its parameters zero, as long as the block runs."""
     tensors = tensors_of(model)
-    saved: list[tuple[torch.Tensor, torch.Tensor]] = []
-    try:
-        with without_gradients():
-            for name, masks in columns.items():
-                tensor = tensors.get(name)
-                if tensor is None or not any(mask.any() for mask in masks):
-                    continue
-                saved.append((tensor, tensor.clone()))
-                for number, mask in enumerate(masks):
-                    where = torch.as_tensor(np.flatnonzero(mask), device=tensor.device)
-                    tensor.index_fill_(number, where, 0)
-        yield model
-    finally:
-        with without_gradients():
-            for tensor, whole in reversed(saved):
-                tensor.copy_(whole)
+    with without_gradients():
+        for name, masks in columns.items():
+            tensor = tensors.get(name)
+            if tensor is None or not any(mask.any() for mask in masks):
+                continue
+            undo.add(_put_back, tensor, tensor.clone())
+            for number, mask in enumerate(masks):
+                where = torch.as_tensor(np.flatnonzero(mask), device=tensor.device)
+                tensor.index_fill_(number, where, 0)
+    return model
 
 
-@contextlib.contextmanager
-def sharpened(model: torch.nn.Module, names: Collection[str]) -> Iterator[None]:
+def _put_back(tensor: torch.Tensor, whole: torch.Tensor) -> None:
+    with without_gradients():
+        tensor.copy_(whole)
+
+
+@context
+def sharpened(undo: Undo, model: torch.nn.Module, names: Collection[str]) -> None:
     """A model with some matrices scaled to what trained ones are like, as long as the block runs.
 
     Fresh weights are so small that all heads attend evenly, and then heads that are mixed up look much like heads that
     are not.
     """
-    saved: list[tuple[torch.Tensor, torch.Tensor]] = []
-    try:
-        with without_gradients():
-            for name, parameter in model.named_parameters():
-                if name in names and parameter.dim() > 1 and parameter.is_floating_point():
-                    saved.append((parameter, parameter.clone()))
-                    size = float(parameter.square().mean().sqrt()) * max(parameter.shape) ** 0.5
-                    parameter.mul_(max(1.0, 3.0 / size) if size else 1.0)
-        yield
-    finally:
-        with without_gradients():
-            for tensor, whole in saved:
-                tensor.copy_(whole)
+    with without_gradients():
+        for name, parameter in model.named_parameters():
+            if name in names and parameter.dim() > 1 and parameter.is_floating_point():
+                undo.add(_put_back, parameter, parameter.clone())
+                size = float(parameter.square().mean().sqrt()) * max(parameter.shape) ** 0.5
+                parameter.mul_(max(1.0, 3.0 / size) if size else 1.0)
 
 
 # ---------------------------------------------------------------- numbers that modules keep
 
 
-@contextlib.contextmanager
-def changed(model: torch.nn.Module, changes: Sequence[AttributeChange]) -> Iterator[None]:
+@context
+def changed(undo: Undo, model: torch.nn.Module, changes: Sequence[AttributeChange]) -> None:
     """A model with numbers of its modules changed, as long as the block runs."""
-    saved: list[tuple[Any, str, Any]] = []
-    try:
-        for change in changes:
-            saved.append(_change(model, change))
-        yield
-    finally:
-        for holder, name, value in reversed(saved):
-            setattr(holder, name, value)
+    for change in changes:
+        module = model.get_submodule(change.path)
+        name, before = change.attribute, change.before
+        if change.holder:
+            name, before = change.holder, getattr(module, change.holder)
+        undo.add(setattr, module, name, before)
+        _change(module, change)
 
 
 def change_all(model: torch.nn.Module, changes: Sequence[AttributeChange]) -> None:
     """AttributeChange numbers of a model's modules."""
     for change in changes:
-        _change(model, change)
+        _change(model.get_submodule(change.path), change)
 
 
-def _change(model: torch.nn.Module, change: AttributeChange) -> tuple[Any, str, Any]:
-    """Make one change; what comes back undoes it."""
-    module = model.get_submodule(change.path)
+def _change(module: torch.nn.Module, change: AttributeChange) -> None:
     if not change.holder:
         setattr(module, change.attribute, change.after)
-        return module, change.attribute, change.before
-    whole = getattr(module, change.holder)
+        return
     # others may hold the same one
-    own = copy.copy(whole)
+    own = copy.copy(getattr(module, change.holder))
     setattr(own, change.attribute, change.after)
     setattr(module, change.holder, own)
-    return module, change.holder, whole
 
 
 def torch_attention(
@@ -455,12 +442,13 @@ def _is_same(
     above, _, name = path.rpartition(".")
     if not path:
         return gives(built)
-    parent = model.get_submodule(above)
-    try:
-        setattr(parent, name, built)
+    with _with_attribute(model.get_submodule(above), name, built):
         return gives(model)
-    finally:
-        setattr(parent, name, module)
+
+
+@context
+def _with_attribute(undo: Undo, owner: Any, name: str, value: Any) -> None:
+    undo.set(owner, name, value)
 
 
 def _holders(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:

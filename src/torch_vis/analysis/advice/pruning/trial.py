@@ -33,7 +33,7 @@ from torch_vis.analysis.machine.hardware import find_hardware
 from torch_vis.api import trace
 from torch_vis.capture.modes import without_gradients
 from torch_vis.capture.state import modes_kept
-from torch_vis.capture.undo import Undo, context
+from torch_vis.capture.undo import Undo, context, hook_calls
 from torch_vis.errors import UsageError
 from torch_vis.replay.perturb import perturbed
 
@@ -147,15 +147,8 @@ class _ByModuleOutputs(ReferenceModel):
 
     def _all_outputs(self, model: torch.nn.Module) -> list[torch.Tensor]:
         outputs: dict[str, list[torch.Tensor]] = {path: [] for path, _ in model.named_modules()}
-        hooks = [
-            module.register_forward_hook(functools.partial(_keep_output, outputs, path))
-            for path, module in model.named_modules()
-        ]
-        try:
+        with _keeping_outputs(model, outputs):
             super()._all_outputs(model)
-        finally:
-            for hook in hooks:
-                hook.remove()
         return [tensor for tensors in outputs.values() for tensor in tensors]
 
     def distance(self, target: list[torch.Tensor], outputs: list[torch.Tensor]) -> float | None:
@@ -163,6 +156,12 @@ class _ByModuleOutputs(ReferenceModel):
             return None
         same = [(a, b) for a, b in zip(target, outputs) if a.shape == b.shape]
         return largest_distance([a for a, _ in same], [b for _, b in same])
+
+
+@context
+def _keeping_outputs(undo: Undo, model: torch.nn.Module, outputs: dict[str, list[torch.Tensor]]) -> None:
+    for path, module in model.named_modules():
+        hook_calls(undo, module, functools.partial(_keep_output, outputs, path))
 
 
 def _keep_output(

@@ -67,6 +67,8 @@ DETAILS = "; "
 DROPOUT = "dropout_p"
 # Changes of what runs in a module, which may follow from what the module, or one around it, was set to.
 FOLLOWING = ("operation", "order", "place")
+# A relative difference beyond which code that changed is not only written in another way.
+WRITTEN_OTHERWISE = 0.01
 # Changes of the code that are named.
 MOST_CHANGES = 3
 # Points of the chart that are named.
@@ -588,6 +590,9 @@ class DifferencesReport(Report):
         differs, text = self._what_differs()
         quiet_change = "" if differs else self._quiet_change
         quiet = f"; {CHANGED}: {quiet_change}" if quiet_change else ""
+        if quiet_change and not uncompared:
+            alone = [f"{and_more(names, 2)} ({reason})" for reason, names in self.uncompared.items()]
+            quiet = (f"; not compared: {'; '.join(alone)}" if alone else "") + quiet
         if other:
             outputs = [f"{name} ({change})" for name, change in other.items()]
             is_other = f"{and_more(outputs, 3)} {'is' if len(outputs) == 1 else 'are'} something else"
@@ -613,7 +618,8 @@ class DifferencesReport(Report):
         by = f"{at_most(results[worst])}, in {worst}" if worst else ""
         ulps = max((self.ulps(name) for name in results), default=0.0)
         start = self._start
-        if results_differ and ulps <= OF_ROUNDING and (start is None or not self._is_code(start)):
+        is_rounding = ulps <= OF_ROUNDING and (start is None or not self._is_code(start))
+        if results_differ and is_rounding and not self._is_of_change(worst, results[worst]):
             return True, self._rounding_text(f"{by} ({ulps:.2g} times the rounding of a single step)")
         if self.compiled and results_differ:
             inside = self._inside_compiled()
@@ -633,6 +639,30 @@ class DifferencesReport(Report):
         return True, (
             f"results differ by {by}, but nothing that both runs do: look at what only one of them does{producers}"
         )
+
+    def _is_of_change(self, name: str, distance: Distance) -> bool:
+        """Whether a result differs by more than other ways of writing do, and something that changed leads to it.
+
+        Rounding is estimated generously behind an optimizer, which makes steps of one size of gradients near zero.
+        """
+        if distance.relative <= WRITTEN_OTHERWISE or name in self.python_outputs.distances:
+            return False
+        row_a, row_b = next(pair for pair in self.matched.pairs if pair[0].name == name)
+        return bool(self._changes_before(row_a.value, row_b.value))
+
+    def _changes_before(self, value_a: int, value_b: int) -> list[ModuleChange]:
+        """The changes of operations that lead to a value of ``a`` and its counterpart."""
+        node_a, node_b = (
+            int(trace.graph.value_producer[value]) for trace, value in ((self.a, value_a), (self.b, value_b))
+        )
+        if min(node_a, node_b) < 0:
+            return []
+        before_a, before_b = ancestors(self.a.graph, [node_a]), ancestors(self.b.graph, [node_b])
+        return [
+            row
+            for row in self.changes
+            if before_a[list(row.nodes_a)].any() or before_b[list(row.nodes_b)].any()
+        ]
 
     def _rounding_text(self, by: str) -> str:
         """A difference as large as rounding, with what changed: code that was written otherwise may round otherwise.
@@ -687,17 +717,26 @@ class DifferencesReport(Report):
     def _quiet_change(self) -> str:
         """A change that shows in no number that could be compared.
 
-        Where all could be, it is none of single operations: code may be written in another way.
+        Where all could be, gradients and state too, it is none of single operations: code may be written in another
+        way.
         """
         recomputed = [row for row in self._all_changes if row.kind == "recomputed"]
         rows = [
-            row for row in (*self.changes, *recomputed) if self.uncompared_outputs or row.kind != "operation"
+            row
+            for row in (*self.changes, *recomputed)
+            if self.uncompared or row.kind != "operation" or self._is_detach(row)
         ]
         if not rows:
             return ""
         return str(
             next(line for line in self._lines_of([*self.changes, *recomputed]) if rows[0] in line.changes)
         )
+
+    def _is_detach(self, change: ModuleChange) -> bool:
+        """Whether a change decides where gradients flow and nothing else: no number of the forward run shows it."""
+        nodes = [self.a.graph.nodes[node] for node in change.nodes_a]
+        nodes += [self.b.graph.nodes[node] for node in change.nodes_b]
+        return any(node.name == "detach" for node in nodes)
 
     def _caused(self, start: Difference, sentence: str) -> str:
         """A sentence on where it starts, with the change of the code that led there, unless that is what it says.
@@ -706,7 +745,13 @@ class DifferencesReport(Report):
         """
         cause = self._cause(start.a.index)
         if cause is None:
-            return sentence
+            # what changed leads to no number that differs, or to others beside it
+            told = self.is_start(start) and self._is_code(start)
+            return (
+                sentence
+                if told or not self.changes
+                else f"{sentence}; {CHANGED}: {self._change_text(self.changes[0])}"
+            )
         is_told = cause.kind == "operation" and not self.input_error(start.a).rewired
         if is_told and self.is_start(start) and self._is_code(start):
             return sentence

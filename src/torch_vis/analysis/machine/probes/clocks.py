@@ -5,9 +5,7 @@ from __future__ import annotations
 import bisect
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cache
 from statistics import median
 from typing import Any, NamedTuple
@@ -16,6 +14,8 @@ import torch
 import torch.nn.functional as F
 
 from torch_vis.analysis.machine.probes import Work
+from torch_vis.capture.timing.profiler_events import profiled
+from torch_vis.capture.undo import Undo, context, without_warnings
 
 MARK = "torch_vis probe"
 # of the way from the time with data in the caches to that with data in memory
@@ -197,13 +197,11 @@ def _combined(hot: KernelTime | None, cold: KernelTime | None) -> KernelTime | N
     return KernelTime(hot.time_ns ** (1 - COLDNESS) * cold.time_ns**COLDNESS, cold.kernels)
 
 
-@contextmanager
-def _profiler() -> Iterator[Any]:
+@context
+def _profiler(undo: Undo) -> Any:
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with torch.profiler.profile(activities=activities, acc_events=False) as profile:
-            yield profile
+    undo.enter(without_warnings())
+    return undo.enter(profiled(torch.profiler.profile(activities=activities, acc_events=False)))
 
 
 def _kernels(profile: Any) -> dict[tuple[int, int], KernelTime]:

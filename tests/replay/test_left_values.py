@@ -1,0 +1,122 @@
+"""A rerun after values left torch is right, is refused, or says that it may be wrong."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import torch_vis as tv
+from tools.escapes import FIRST, NUMBERS, OTHERS, TENSORS, WRITES, outcome, programs
+from torch_vis.errors import UsageError
+
+PROGRAMS = dict(programs())
+CHOSEN = [
+    *(f"{way} / {place} / no write / factor" for way in NUMBERS for place in ("input", "made")),
+    *(f"{way} / data / no write / size" for way in NUMBERS),
+    *(f"back: {way} / {place} / no write" for way in TENSORS for place in ("input", "made", "view")),
+    *(f"numpy / {place} / {write} / factor" for write in WRITES for place in ("made", "constant")),
+    *(f"tolist / view / {write} / branch" for write in WRITES),
+    *(f"late: numpy / {write}" for write in WRITES),
+]
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_no_rerun_is_wrong_in_silence(name: str) -> None:
+    program = PROGRAMS[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        t = tv.trace(program, FIRST.clone())
+        outcomes = {which: outcome(program, t, other) for which, other in OTHERS.items()}
+    assert "WRONG" not in outcomes.values(), outcomes
+
+
+Way = Callable[[Tensor], Any]
+
+
+@pytest.mark.parametrize("name", ["tolist", "numpy", "repr", "pickle", "data_ptr", "nonzero", "tensor_split"])
+def test_a_rerun_in_which_the_same_leaves_is_right_and_says_nothing(name: str) -> None:
+    way: Way = NUMBERS[name]
+
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        return x * way(y * 2 - 1)
+
+    y = torch.arange(12.0).view(3, 4)
+    t = tv.trace(program, FIRST, y)
+    again = t.run(FIRST + 1, y.clone())
+    assert torch.equal(again.output, program(FIRST + 1, y))
+    assert again.limits == ()
+
+
+def test_memory_that_is_given_away_and_not_written_to_is_not_told_of() -> None:
+    def program(x: Tensor) -> Tensor:
+        mask = torch.ones(4)
+        scale = float(mask.numpy().sum()) + mask.data_ptr() * 0
+        return x * mask * scale
+
+    assert tv.trace(program, FIRST).run(FIRST + 1).limits == ()
+
+
+def test_what_is_replaced_and_leaves_is_compared() -> None:
+    class Gate(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * sum(self.inner(x).flatten().tolist())
+
+    t = tv.trace(Gate(), FIRST)
+    again = t.run(replace={"inner": tv.edit.scale(3.0)})
+    assert any("tolist() took a value to Python" in limit for limit in again.limits)
+    whole = t.run(keep="all")
+    assert whole.limits == ()
+    assert any("tolist()" in limit for limit in whole.again(replace={"inner": tv.edit.zero()}).limits)
+
+
+def test_a_size_that_data_decides_is_refused_where_it_would_be_another() -> None:
+    t = tv.trace(lambda x: x / (x > 0).nonzero().shape[0], OTHERS["mixed"])
+    assert torch.equal(t.run(OTHERS["mixed"] * 2).output, OTHERS["mixed"] * 2 / 7)
+    with pytest.raises(UsageError, match="nonzero"):
+        t.run(FIRST)
+
+
+@pytest.mark.parametrize(
+    "method", ["numpy", "tolist", "__repr__", "__reduce_ex__", "data_ptr", "tensor_split"]
+)
+def test_methods_are_as_they_were_after_a_recording(method: str) -> None:
+    before = torch.Tensor.__dict__.get(method)
+    with pytest.raises(ValueError, match="stop"):
+        tv.trace(_stopped, FIRST)
+    assert torch.Tensor.__dict__.get(method) is before
+
+
+def _stopped(x: Tensor) -> Tensor:
+    x.tolist()
+    raise ValueError("stop")
+
+
+def test_attention_on_inputs_that_go_another_way_is_refused_or_says_so() -> None:
+    layer = torch.nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def branching(x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            x = x * 2
+        out: Tensor = layer(x, x, x)[0]
+        return out
+
+    def scaled(x: Tensor) -> Tensor:
+        out: Tensor = layer(x, x, x)[0] * max(x.flatten().tolist())
+        return out
+
+    x = torch.ones(1, 3, 4)
+    with pytest.raises(UsageError, match="trace again with these inputs"):
+        tv.trace(branching, x).attention(None, -x)
+    assert not tv.trace(branching, x).attention(None, x / 2).notes()
+    assert any("tolist()" in note for note in tv.trace(scaled, x).attention(None, x / 2).notes())
+    explained = tv.trace(scaled, x).attribute("saliency", target=(0, 0))
+    assert any("tolist()" in note for note in explained.notes())
