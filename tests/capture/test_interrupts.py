@@ -185,7 +185,7 @@ def test_what_is_recorded_of_an_interrupted_block_is_readable() -> None:
     for point in chosen[::9]:
         recordings.clear()
         injector = Injector(point)
-        # the last turn of a line is not met in every run: whether a tensor looks known hangs on addresses that are used again
+        # the last turn of a line is not met in every run: whether a tensor looks known hangs on used addresses
         assert injector.run(scene) == injector.raised
         if injector.raised:
             reached += 1
