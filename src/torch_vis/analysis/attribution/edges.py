@@ -217,8 +217,8 @@ def _between_operations(graph: Graph, forward: Forward, touched: Any) -> list[_E
                 edges.setdefault((int(root[value]), node), []).append(value)
     result = []
     for (source, node), values in edges.items():
-        maker = int(graph.value_producer[source])
-        sender = _operation(graph, maker) if maker >= 0 else str(graph.values[source].name or "input")
+        producer = int(graph.value_producer[source])
+        sender = _operation(graph, producer) if producer >= 0 else str(graph.values[source].name or "input")
         sight = Sight(frozenset([node]), only=True)
         result.append(_Edge(sender, _operation(graph, node), tuple(values), sight, frozenset()))
     if not result:
@@ -323,12 +323,12 @@ def _pass_by_receiver(
         leaves: dict[Any, torch.Tensor] = {}
         changes = []
         mine = []
-        for place, number in enumerate(numbers):
+        for index, number in enumerate(numbers):
             edge = edges[number]._replace(route=route)
             mine.append(edge)
-            changes += edge.changes({v: _followed(leaves, (place, v)) for v in edge.values}, run.graph)
-        found = _estimates(_forward_for(run, mine), goal, changes, leaves, mine, was, now)
-        for number, estimate in zip(numbers, found):
+            changes += edge.changes({v: _followed(leaves, (index, v)) for v in edge.values}, run.graph)
+        of_pass = _estimates(_forward_for(run, mine), goal, changes, leaves, mine, was, now)
+        for number, estimate in zip(numbers, of_pass):
             estimates[number] = estimate
     return estimates
 
