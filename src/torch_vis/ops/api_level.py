@@ -12,7 +12,7 @@ from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Module, Phase
 from torch_vis.graph.types import Bools, Ints
-from torch_vis.ops.naming import op_label
+from torch_vis.ops.display_names import op_label
 
 
 def api_level(run: Run) -> Run:
