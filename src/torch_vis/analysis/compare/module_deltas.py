@@ -113,12 +113,13 @@ def _row_keys(paths: list[str], other_paths: list[str], to_other: list[int], gra
 
 def module_scopes(graph: Graph) -> Ints:
     """For each scope the call of a module around it, or itself; 0 for that of the whole model."""
-    scopes: list[int] = []
-    kinds = [module.kind in BETWEEN for module in graph.modules]
-    for scope, (module, parent) in enumerate(zip(graph.scope_module.tolist(), graph.scope_parent.tolist())):
-        is_between = scope > 0 and kinds[module]
-        scopes.append(scopes[parent] if is_between else 0 if is_root(graph, scope) else scope)
-    return np.array(scopes, dtype=np.int64)
+    stands = np.array([module.kind not in BETWEEN for module in graph.modules], dtype=bool)[
+        graph.scope_module
+    ]
+    stands[:1] = True
+    owners = np.array([0 if is_root(graph, scope) else scope for scope in range(len(stands))], dtype=np.int64)
+    result: Ints = owners[graph.tree.nearest(stands)]
+    return result
 
 
 def is_root(graph: Graph, scope: int) -> bool:
