@@ -349,7 +349,7 @@ def test_doctor_knows_what_is_missing(cli: Server, monkeypatch: pytest.MonkeyPat
 
 
 # long enough for what is sound, on a machine that does much else
-PATIENCE_S = 10
+PATIENCE_S = 15
 BROKEN = {
     # what a package does when it is imported, and what the doctor says of it
     "plotly": (
