@@ -154,7 +154,7 @@ def test_runs_by_shapes_on_two_threads_come_one_after_the_other() -> None:
     def meanwhile() -> None:
         first.set()
         # which comes only when this run is over
-        assert not second.wait(0.2)
+        assert not second.wait(1.5)
 
     thread = threading.Thread(target=other)
     thread.start()
