@@ -11,6 +11,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import torch_vis as tv
 from tests.kit.interrupts import left_behind, process_state
+from tests.kit.scenes import SCENES
 from torch_vis.capture.modes import DispatchModes
 from torch_vis.capture.recording import module_calls, source_lines
 
@@ -162,6 +164,17 @@ def test_runs_by_shapes_on_two_threads_come_one_after_the_other() -> None:
     thread.join()
     assert sizes[0] == sizes[1]
     assert left_behind(before) == []
+
+
+def test_ranks_are_simulated_on_two_threads() -> None:
+    SCENES["simulate replicas"]()
+    before = process_state()
+    built = torch.optim.Optimizer.__init__
+    with ThreadPoolExecutor(2) as pool:
+        for future in [pool.submit(SCENES["simulate replicas"]) for _ in range(2)]:
+            future.result()
+    assert left_behind(before) == []
+    assert torch.optim.Optimizer.__init__ is built
 
 
 def test_a_run_by_shapes_says_nothing_to_other_threads() -> None:

@@ -93,6 +93,7 @@ UNSUPPORTED = (UnsupportedFakeTensorException, UnsupportedOperatorException)
 
 # What is put back at the end is all that there is, that of another such run too.
 _turn = Turn()
+_alone = context(_turn.take)
 
 
 class FakeTensors(Context["FakeTensors"]):
@@ -853,7 +854,7 @@ def simulated_run(
     from torch.distributed.device_mesh import init_device_mesh
 
     building = Building()
-    with fake_rank(rank, math.prod(mesh.values())):
+    with _alone(), fake_rank(rank, math.prod(mesh.values())):
         # before modules of torch's are patched
         layout = init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
         axes = {frozenset(torch.distributed.get_process_group_ranks(layout.get_group(a))): a for a in mesh}

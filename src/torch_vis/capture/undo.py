@@ -632,11 +632,12 @@ def _forked() -> None:
     for undo in list(_undone_in_child.values()):
         with suppress(Exception):
             undo.run()
+    # what they take away may stand around what is shared
+    for function in _in_child:
+        function()
     for shared in _shared:
         shared.users.clear()
         shared.remove()
-    for function in _in_child:
-        function()
 
 
 if hasattr(os, "register_at_fork"):
