@@ -105,8 +105,11 @@ class Watch:
             self.report(self.spare)
 
     def _in_child(self) -> None:
-        """In a forked worker (a data loader's, say), whose work is no part of the step."""
+        """In a forked worker (a data loader's, say), whose work is no part of the step: nothing is watched there."""
         self.done = True
+        module_calls.unwrap()
+        if self._hook is not None:
+            self._hook.remove()
         if self._stretch is not None:
             self._stretch.abandon()
 
