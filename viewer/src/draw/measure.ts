@@ -71,7 +71,7 @@ function makeFace(box: Box): Face {
   const sub = subOf(box);
   const extra = (badge ? titleRuler().width(badge) + 24 : 0) + (box.canOpen ? 20 : 0);
   const wanted = Math.max(titleRuler().width(label) + extra, subRuler().width(sub)) + 28;
-  const w = Math.round(Math.min(Math.max(wanted, isEnd ? 70 : 96), 360));
+  const w = Math.round(Math.min(Math.max(wanted, isEnd ? 70 : 96), 400));
   const h = sub ? 44 : 32;
   return {
     w,

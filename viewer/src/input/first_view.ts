@@ -20,10 +20,11 @@ const HEAVY = 0.02; // of the run: what weighs less is opened only where there w
 const WORTH_A_CUT = 0.3; // of the run: for less, no chain is cut that can be read in one piece
 const WORTH = 0.1; // of the run: a repeat that weighs less is not what the model is about
 const MOST_OF_IT = 0.5; // of the run: a repeat that weighs less is opened only where there is room for all of it
-const HALF = 0.56; // of the room, which is less than the window: more than half of that is to be used
-const LOWER = [1, 0.85, 0.7, 0.5, 0.35]; // heights of the room that a layout is made for: in a lower one, chains stand in more columns
-const LOWER_AT_LAST = [1, 0.85, 0.7, 0.6, 0.5, 0.42, 0.35, 0.28];
-const SPREADS = [1, 1.4, 1.8, 2.4, 3]; // of the gaps: what would leave most of the window empty is set more widely
+const HALF = 0.62; // of the room, which is less than the window: more than half of that is to be used
+// Heights of the room that a layout is made for: in a lower one, chains stand in more columns; in a higher one, inner frames do not.
+const LOWER = [1, 0.85, 0.7, 0.5, 0.35, 1.3];
+const LOWER_AT_LAST = [1, 0.85, 0.7, 0.6, 0.5, 0.42, 0.35, 0.28, 1.15, 1.3, 1.6];
+const SPREADS = [1, 1.2, 1.5, 2, 2.5, 3]; // of the gaps: what would leave most of the window empty is set more widely
 const MUCH_TOO_LARGE = 1.4; // of the room: what takes so much of it fits in no shape
 
 /** Sizes of windows that many people have: what the first screen of a smaller one opens, that of a larger one opens as well. */
@@ -79,7 +80,7 @@ async function settleShape(app: App, rooms: Room[]): Promise<void> {
       Object.assign(app, { lower, spread });
       await app.reshape();
       const share = fitsIn(app, rooms) ? used(app, rooms) : 0;
-      if (share > most + 0.03) [best, most] = [{ lower, spread }, share];
+      if (share > most + (spread > 1 ? 0.005 : 0.03)) [best, most] = [{ lower, spread }, share];
       if (lower === 1 && share >= HALF) return;
     }
     if (most >= HALF || !most) break;
@@ -213,7 +214,12 @@ function used(app: App, rooms: Room[]): number {
 function openModel(root: Box): void {
   const inside = root.children.filter((box) => !box.isView);
   const modules = inside.filter((box) => box.canOpen && box.kind !== "bundle");
-  if (modules.length === 1 && inside.length <= LONE && modules[0].kind === "module") modules[0].opening = "all";
+  if (modules.length === 1 && inside.length <= LONE && modules[0].kind === "module" && !isOptimizer(modules[0]))
+    modules[0].opening = "all";
+}
+
+function isOptimizer(box: Box): boolean {
+  return box.run.module(box.scope)[2] === "optimizer";
 }
 
 /** Open a repeat and all that is around it; returns what was closed before. */

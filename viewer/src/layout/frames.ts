@@ -21,7 +21,7 @@ export interface FrameSpec {
   pad: number;
   title?: number; // of the header, what the name takes from the left and the buttons from the right
   buttons?: number;
-  spread?: number; // of the gaps in it, as a factor
+  spread?: number; // of the gaps between what stands side by side, as a factor
   room?: Room; // of an outermost frame: what it should fit in
 }
 
@@ -167,7 +167,7 @@ function frame(spec: FrameSpec, results: FrameResult[], room: Room, levels: numb
     exit: Float64Array.from(spec.src, (cell, i) => offset(spec, results, cell, spec.srcPort[i])),
     entry: Float64Array.from(spec.dst, (cell, i) => offset(spec, results, cell, spec.dstPort[i])),
   };
-  const sheet = set(spec, lines, { gap: GAP * spread, rankGap: RANK_GAP * Math.sqrt(spread), wrap: true, room });
+  const sheet = set(spec, lines, { gap: GAP * spread, rankGap: RANK_GAP, wrap: true, room });
   return dressed(spec, sheet, levels);
 }
 

@@ -17,7 +17,7 @@ const FEWEST_OUTSIDE = 2;
 /** The same between the calls that a model makes, unless they are most of it. */
 const FEWEST_OWN = 6;
 const FEW_NAMES = 3;
-const LONGEST_NAMES = 36; // letters of them that have room on a box
+const LONGEST_NAMES = 46; // letters of them that have room on a box
 const OWN = "own operations";
 const MOST_OWN = 0.5;
 /** Before the reason of a graph break, as the second line of what it ends. */
