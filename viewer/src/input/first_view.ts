@@ -69,21 +69,21 @@ async function openRepeat(app: App, root: Box, rooms: Room[]): Promise<void> {
   if (opened.length && !(await fits(app, rooms))) for (const box of opened) box.opening = "closed";
 }
 
-/** Lay out in the shape that fills most of a room, with wider gaps where that is less than half of it. */
+/** Lay out in the shape that fills most of a room, with wider gaps where that is less than half of it; where none fits, in the smallest. */
 async function settleShape(app: App, rooms: Room[]): Promise<void> {
   app.room = rooms[0];
   app.lower = app.spread = 1;
   await app.relayout();
-  let [best, most] = [{ lower: 1, spread: 1 }, -1];
+  let [best, most] = [{ lower: 1, spread: 1 }, -Infinity];
   for (const spread of SPREADS) {
     for (const lower of LOWER_AT_LAST) {
       Object.assign(app, { lower, spread });
       await app.reshape();
-      const share = fitsIn(app, rooms) ? used(app, rooms) : 0;
+      const share = fitsIn(app, rooms) ? used(app, rooms) : -oversize(app, rooms);
       if (share > most + (spread > 1 ? 0.005 : 0.03)) [best, most] = [{ lower, spread }, share];
       if (lower === 1 && share >= HALF) return;
     }
-    if (most >= HALF || !most) break;
+    if (most >= HALF || most < 0) break;
   }
   Object.assign(app, best);
   await app.reshape();
@@ -197,8 +197,13 @@ async function fits(app: App, rooms: Room[], mostCuts = Infinity): Promise<boole
 
 /** Whether all of the sheet can be read when it is fitted in a room. */
 function fitsIn(app: App, rooms: Room[]): boolean {
+  return oversize(app, rooms) * READABLE <= AIM;
+}
+
+/** How many times larger than the room that suits it best the sheet is. */
+function oversize(app: App, rooms: Room[]): number {
   const { width, height } = app.scene!;
-  return rooms.some(({ w, h }) => Math.max(width / w, height / h) * READABLE <= AIM);
+  return Math.min(...rooms.map(({ w, h }) => Math.max(width / w, height / h)));
 }
 
 /** The share of the largest room that boxes lie in when the sheet is fitted. */
