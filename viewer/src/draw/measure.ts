@@ -27,7 +27,7 @@ export function headerWidth(box: Box): number {
 /** Of the width of a frame, what its name takes from the left and its buttons from the right. */
 export function headerParts(box: Box): { title: number; buttons: number } {
   const title =
-    Math.min(280, titleRuler().width(signOf(box) + (box.label || box.type))) +
+    Math.min(330, titleRuler().width(signOf(box) + (box.label || box.type))) +
     34 +
     (box.isMarked ? subRuler().width(RECOMPUTED) + 8 : 0) +
     (box.type.startsWith(BREAK) ? Math.min(240, subRuler().width(box.type)) + 26 : 0);

@@ -45,13 +45,17 @@ export async function openFirstView(app: App, view: View): Promise<Box | null> {
   const { roots } = app;
   for (const root of roots) for (const box of snapshot(root).keys()) if (box !== root) box.opening = "closed";
   app.lower = app.spread = 1;
-  for (const root of roots) openModel(root);
   const [first] = roots;
+  if (first) openModel(first);
   const repeat = first ? heaviestRepeat(first) : null;
   if (repeat && shareOf(repeat, first) >= MOST_OF_IT) openTo(repeat);
   // what is opened in a smaller window is opened in a larger one: each goes on where the last has ended
   const windows = roomsUpTo(view);
   for (const rooms of windows) {
+    for (const root of roots.slice(1)) {
+      const model = openModel(root);
+      if (model && !(await fits(app, rooms))) model.opening = "closed";
+    }
     for (const root of roots) await openRepeat(app, root, rooms);
     await openHeaviest(app, roots, rooms);
     const shown = first ? shownRepeat(first) : null;
@@ -215,12 +219,15 @@ function used(app: App, rooms: Room[]): number {
   return (inner * scale * scale) / (rooms[0].w * rooms[0].h);
 }
 
-/** Open the module that a run is about: one that is alone, or all but alone. */
-function openModel(root: Box): void {
+/** Open the module that a run is about: one that is alone, or all but alone; returns it if it was closed. */
+function openModel(root: Box): Box | null {
   const inside = root.children.filter((box) => !box.isView);
   const modules = inside.filter((box) => box.canOpen && box.kind !== "bundle");
-  if (modules.length === 1 && inside.length <= LONE && modules[0].kind === "module" && !isOptimizer(modules[0]))
-    modules[0].opening = "all";
+  const [model] = modules;
+  if (modules.length !== 1 || inside.length > LONE || model.kind !== "module" || isOptimizer(model)) return null;
+  if (model.opening !== "closed") return null;
+  model.opening = "all";
+  return model;
 }
 
 function isOptimizer(box: Box): boolean {

@@ -159,7 +159,7 @@ export class Box {
       }
       const label = isAdded
         ? shown > 1
-          ? SUMMED
+          ? this.addedLabel(elements[start])
           : ""
         : hasModules
           ? this.gatheredLabel(elements, start, end, shown)
@@ -179,6 +179,13 @@ export class Box {
     if (element >= 0) return run.isAdded(element);
     const nodes = forest.order.subarray(forest.start[~element], forest.end[~element]);
     return nodes.length > 0 && nodes.every((node) => run.isAdded(node));
+  }
+
+  /** What the recording added, by the phase that it stands in. */
+  private addedLabel(element: number): string {
+    const { forest, run } = this;
+    const node = element >= 0 ? element : forest.order[forest.start[~element]];
+    return run.nodePhase[node] === Phase.FORWARD ? SUMMED : SEED;
   }
 
   /** What a stretch of operations is called that is drawn as one; "" where each stands for itself. */
@@ -280,7 +287,7 @@ export class Box {
       return box;
     }
     if (first >= 0) {
-      const label = run.isAdded(first) ? (run.nodePhase[first] === Phase.FORWARD ? SUMMED : SEED) : run.name(first);
+      const label = run.isAdded(first) ? this.addedLabel(first) : run.name(first);
       return new Box(forest, "op", this, inside, from, to, label, "", level);
     }
     const lone = loneOperation(forest, ~first, run.label(~first));
