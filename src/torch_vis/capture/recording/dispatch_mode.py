@@ -290,6 +290,9 @@ class RecordMode(TorchDispatchMode):
             key.append(arg)
         elif arg_type is float:
             key.append((arg_type, arg or repr(arg)))
+        elif arg_type is complex:
+            # 0, 0j and -0j are equal
+            key.append((arg_type, repr(arg)))
         elif arg_type is bool:
             key.append((arg_type, arg))
         elif arg_type is list or arg_type is tuple:
