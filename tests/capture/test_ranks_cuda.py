@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -119,6 +120,8 @@ class Rank:
 
 def plain_peak(rank: Rank) -> int:
     """The most that CUDA's allocator had given out at once, in a step without us."""
+    # what another test left in cycles, such as the traceback of its failure
+    gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
