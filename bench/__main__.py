@@ -52,7 +52,9 @@ def circumstances() -> str:
     """When and on what the figures were measured; a figure that is quoted is quoted with it."""
     libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy"))
     machine = f"{os.cpu_count()} cores of {processor_name()}, {platform.system()}"
-    return f"measured {time.strftime('%Y-%m-%d')} on {machine}; Python {platform.python_version()}, {libraries}"
+    return (
+        f"measured {time.strftime('%Y-%m-%d')} on {machine}; Python {platform.python_version()}, {libraries}"
+    )
 
 
 if __name__ == "__main__":

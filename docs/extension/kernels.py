@@ -1,4 +1,4 @@
-"""Gives each kernel that runs a guide sockets of its own: two workers that find the same free port would end the build."""
+"""Gives each kernel that runs a guide sockets of its own: two that find the same free port would end the build."""
 
 from __future__ import annotations
 

@@ -132,7 +132,8 @@ def test_a_path_passes_through_normalisations_that_are_written_out() -> None:
     """Those of Llama are a power, a mean and products: they pass a change on as a layer norm of torch does."""
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, vocab_size=40
+        hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+        vocab_size=40,
     )  # fmt: skip
     model = transformers.LlamaForCausalLM(config).eval()
     ids, other = torch.tensor([[1, 2, 3, 4]]), torch.tensor([[1, 20, 3, 4]])

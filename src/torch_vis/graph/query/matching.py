@@ -62,7 +62,9 @@ class GraphQuery:
         names = [number for number, name in enumerate(graph.names) if name == function]
         nodes = np.flatnonzero(np.isin(graph.node_api, names))
         ordered = sorted(nodes.tolist(), key=lambda node: bool(graph.node_flags[node] & Flag.VIEW))
-        return list(dict.fromkeys(operator_names(graph.calls[graph.node_call[node]].op)[2] for node in ordered))
+        return list(
+            dict.fromkeys(operator_names(graph.calls[graph.node_call[node]].op)[2] for node in ordered)
+        )
 
     def matches(self, wanted: Any, *, operations: bool = False) -> list[SelectorMatch]:
         """What each branch of a selector selects; with ``operations``, modules stand for the operations inside."""
