@@ -533,6 +533,12 @@ def overlapping_memory(rec: Tensors) -> list[tuple[int, int]]:
 # ---------------------------------------------------------------- contents
 
 
+# older ones of torch have no reading that leaves a block shared that is copied when it is written to
+_address: Callable[[Tensor], int] = getattr(
+    torch._C.TensorBase, "const_data_ptr", torch._C.TensorBase.data_ptr
+)
+
+
 def digest_of(tensor: Tensor) -> bytes | None:
     """A few bytes that change with any bit of a tensor's elements; None where they cannot be read."""
     if _storage(tensor) is None:
@@ -540,7 +546,7 @@ def digest_of(tensor: Tensor) -> bytes | None:
     try:
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
             plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-            return _digest(torch._C.TensorBase.const_data_ptr(plain), plain.nbytes)  # type: ignore[attr-defined]
+            return _digest(_address(plain), plain.nbytes)
     except (RuntimeError, NotImplementedError):
         return None
 
