@@ -20,6 +20,7 @@ from torch_vis.capture.modes import without_gradients
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind, Phase
+from torch_vis.graph.types import Bools
 from torch_vis.ops.names import common_name
 from torch_vis.progress import progress
 from torch_vis.replay.forward import Forward, ValueChange, passing_nodes
@@ -467,8 +468,18 @@ def _allowed(run: LiveRun, forward: Forward, places: Sequence[ReplayTarget], fro
         for match in graph.query().matches(frozen, operations=True):
             held[match.rows] = True
         return {node for node in forward.nodes if not held[node]}
+    normalising = _normalising(graph)
     return {
         node
         for node in forward.nodes
-        if graph.node_flags[node] & Flag.VIEW or common_name(graph.nodes[node].op) in PASSING
+        if graph.node_flags[node] & Flag.VIEW
+        or normalising[node]
+        or common_name(graph.nodes[node].op) in PASSING
     }
+
+
+def _normalising(graph: Graph) -> Bools:
+    """The operations of modules that normalise, such as ``LlamaRMSNorm``, whatever operators they are written in."""
+    of_class = np.array(["norm" in module.type.lower() for module in graph.modules], dtype=bool)
+    inside: Bools = graph.tree.inside_some(of_class[graph.scope_module])[graph.node_scope]
+    return inside
