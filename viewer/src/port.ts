@@ -595,7 +595,6 @@ export class Port {
     const first = box.elements[0];
     const isEnd = box.kind === "input" || box.kind === "output" || first === undefined;
     const call = isEnd || first >= 0 || box.kind === "bundle" || box.kind === "step" ? "" : run.module(~first)[2];
-    const around = first < 0 && run.isFunction(~first) ? run.scopeParent[~first] : ~first;
     return {
       id: box.key,
       kind: box.kind,
@@ -604,7 +603,7 @@ export class Port {
       shape: shapeOf(box),
       label: box.label,
       type: box.type,
-      path: isEnd ? "" : run.path(first < 0 ? around : run.nodeScope[first]),
+      path: isEnd ? "" : run.path(run.moduleAround(first < 0 ? ~first : run.nodeScope[first])),
       call,
       phase: forest.phases.map((phase) => PHASES[phase]).join("+"),
       phases: forest.phases.map((phase) => PHASES[phase]),

@@ -133,7 +133,9 @@ def test_the_bundle_says_which_source_it_was_built_from() -> None:
         digest.update(path.read_bytes())
     for name in ("viewer.js", "world.js"):
         built = (BUNDLE / name).read_text().partition("*/")[0]
-        assert digest.hexdigest() in built, "viewer/src has changed since the bundle was built; run: make viewer"
+        assert digest.hexdigest() in built, (
+            "viewer/src has changed since the bundle was built; run: make viewer"
+        )
 
 
 def in_order(folder: Path) -> list[Path]:

@@ -237,7 +237,8 @@ export class Run {
     return name === OUTSIDE ? name : `in ${name}`;
   }
 
-  private moduleAround(scope: number): number {
+  /** The innermost module around a call, or the call itself if it is of one. */
+  moduleAround(scope: number): number {
     let at = scope;
     while (at > 0 && this.module(at)[2] === "function") at = this.scopeParent[at];
     return at;

@@ -52,11 +52,11 @@ export async function openFirstView(app: App, view: View): Promise<Box | null> {
   // what is opened in a smaller window is opened in a larger one: each goes on where the last has ended
   const windows = roomsUpTo(view);
   for (const rooms of windows) {
-    for (const root of roots.slice(1)) {
+    for (const root of roots) {
       const model = openModel(root);
       if (model && !(await fits(app, rooms))) model.opening = "closed";
+      await openRepeat(app, root, rooms);
     }
-    for (const root of roots) await openRepeat(app, root, rooms);
     await openHeaviest(app, roots, rooms);
     const shown = first ? shownRepeat(first) : null;
     if (shown?.opening === "closed") shown.opening = openingOf(shown);
