@@ -153,10 +153,12 @@ class Sharing:
             own = own - twice.astype(own.dtype)
         return self.forest.subtotal(own)
 
-    def over(self, first: int, stop: int, figure: Array) -> int:
-        """The sum over a stretch of rows, every item once."""
-        low, high = np.searchsorted(self.row, [first, stop])
-        return int(figure[np.unique(self.item[low:high])].sum())
+    def over(self, rows: Ints, figure: Array) -> int:
+        """The sum over some rows and all below them, every item once."""
+        held = [
+            self.item[slice(*np.searchsorted(self.row, [row, self.forest.end[row]]))] for row in rows.tolist()
+        ]
+        return int(figure[np.unique(np.concatenate(held))].sum())
 
     def _meetings(self) -> tuple[Ints, Ints]:
         """For each item held again, the row where the two holdings first come under one roof."""
