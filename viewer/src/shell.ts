@@ -245,9 +245,11 @@ export class Shell {
     // Keys belong to the graph again as soon as something was chosen.
     for (const select of [this.heat, this.mode]) {
       select.addEventListener("change", () => select.blur());
-      select.addEventListener("keydown", (event) => {
-        if (event.key === "Escape") select.blur();
-      });
+      // An Escape that shuts the open list is heard when the key comes up alone.
+      for (const kind of ["keydown", "keyup"] as const)
+        select.addEventListener(kind, (event) => {
+          if (event.key === "Escape") select.blur();
+        });
     }
     const modes: [Mode, string][] =
       app.phases.length > 1
