@@ -66,13 +66,14 @@ export class Shell {
       go,
       goScope,
       () => void this.copy(),
-      (scope) => this.modules?.facts(scope) ?? [],
+      (scope) => app.moduleFacts(scope),
     );
     this.modules = new ModuleTable(
       app,
       (scope, stay) => void this.goScope(scope, stay),
       () => this.later(),
     );
+    app.moduleFacts = (scope) => this.modules.facts(scope);
     this.summary = new Summary(app, go, goScope, (query, heat) => this.ask(query, heat));
     this.search = new SearchBox(app, go, goScope, () => this.view.redraw());
     this.timeline = new Timeline(app, go);
