@@ -248,7 +248,9 @@ class ModuleTable:
         if "scope_time_ns" in self.metrics and self.run.kind == "run":
             whole = int(call_times(graph, self.metrics)[0])
             self.run.sums.time_ns = whole
-            self.run.sums.self_ns = whole - sum(modules[child].sums.time_ns or 0 for child in self.run.children)
+            self.run.sums.self_ns = whole - sum(
+                modules[child].sums.time_ns or 0 for child in self.run.children
+            )
 
     def _called(self, name: str, values: Any) -> tuple[Any, Any]:
         """The module that each call's time counts for, and the time.

@@ -436,7 +436,9 @@ def test_the_first_panel_says_where_time_flops_and_memory_went(page: Page, trace
     names = [operation["name"] for operation in page.js("return P.operations()")]
     assert found["total"] == names.count(name) > 0
 
-    choose = "[...document.querySelectorAll('.cost')].find(b => b.textContent.startsWith(arguments[0])).click()"
+    choose = (
+        "[...document.querySelectorAll('.cost')].find(b => b.textContent.startsWith(arguments[0])).click()"
+    )
     page.js(choose, "FLOPs")
     flops = dict(page.js(SHARES))
     forward = sum(
@@ -493,7 +495,9 @@ def test_the_first_panel_says_what_is_odd(show: Callable[[Any], Page]) -> None:
     assert any("float32 → float16 → float32" in text for text in texts)
     assert any("2 parameters that the run reads got no gradient: lost.weight" in text for text in texts)
     assert any(text.startswith("A temporary of ") for text in texts)
-    page.js("[...document.querySelectorAll('.summary .row.odd')].find(r => /none of/.test(r.textContent)).click()")
+    page.js(
+        "[...document.querySelectorAll('.summary .row.odd')].find(r => /none of/.test(r.textContent)).click()"
+    )
     assert page.js("return P.searchResults().total") >= 12
 
 
