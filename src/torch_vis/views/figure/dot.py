@@ -84,7 +84,7 @@ def _legend(palette: Colors) -> list[str]:
         ticks = palette.ticks() if palette.most else []
         span = palette.most - palette.least
         rows = [(text, palette.heat(palette.least + span * share)) for share, text in ticks]
-        note = f"{palette.by} of the operations in a box"
+        note = palette.note
     else:
         rows, note = palette.legend(), ""
     if not rows:

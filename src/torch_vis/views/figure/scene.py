@@ -232,7 +232,7 @@ def _add_legend(result: Scene) -> None:
     palette = result.colors
     if palette.measure is not None:
         result.scale = (x, y, 240.0)
-        result.note = f"{palette.by} of the operations in a box"
+        result.note = palette.note
         if palette.unknown:
             result.note += f"; white: not known ({palette.unknown})"
         result.width = max(result.width, x + 264 + text_width(result.note, SMALL))
