@@ -15,6 +15,7 @@ A forked child inherits neither recordings nor what they do to torch (``in_child
 from __future__ import annotations
 
 import _thread
+import gc
 import inspect
 import io
 import os
@@ -618,3 +619,22 @@ def _forked() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
+
+
+def without_collector(function: Callable[P, T]) -> Callable[P, T]:
+    """Run a function with the garbage collector paused."""
+
+    @wraps(function)
+    def paused(*args: P.args, **kwargs: P.kwargs) -> T:
+        with collector_paused():
+            return function(*args, **kwargs)
+
+    return paused
+
+
+@context
+def collector_paused(undo: Undo) -> None:
+    """No garbage collection inside: it would look through everything that was made again and again."""
+    if gc.isenabled():
+        undo.add(gc.enable)
+        gc.disable()

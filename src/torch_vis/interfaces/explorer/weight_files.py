@@ -14,8 +14,7 @@ from torch_vis.errors import UsageError
 from torch_vis.interfaces.explorer.file_source import StateSource, Stored
 from torch_vis.interfaces.explorer.model_source import ModuleSource
 from torch_vis.views.terminal.columns import Arrangement, RowListing, chosen
-from torch_vis.views.terminal.config import ExplorerConfig
-from torch_vis.views.terminal.source import Source
+from torch_vis.views.terminal.source import ExplorerConfig, Source
 from torch_vis.views.text.table_layout import Field, Listing, table
 
 MOST_LINES = 60  # lines of a tree that opens by itself
