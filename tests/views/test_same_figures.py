@@ -76,6 +76,15 @@ def test_every_module_has_the_same_figures_everywhere(name: str, driver: Any, tm
     assert on_the_page(driver, t, tmp_path / "run.html", lone) >= ran
     assert in_the_explorer(t, lone) == set(lone)
     assert in_the_table(t, lone) == set(lone)
+    whole = t.summary().modules[0]
+    if whole.kind == "run":
+        shown = Page(driver, tmp_path / "run.html").open().js("return P.modules()[0].figures")
+        forest = TraceSource(t).forest
+        assert shown["time_ns"] == whole.time_ns == int(forest.numbers["time"][0]), (
+            "the run, on page and explorer"
+        )
+        assert shown["backward_ns"] == whole.backward_ns
+        assert whole.time_ns < t.meta["wall_ns"]
     for timed in t.time().modules:
         row = lone.get(timed.name)
         if row is not None and timed.type == row.type and timed.scope:

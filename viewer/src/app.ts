@@ -55,6 +55,8 @@ export class App {
   private markedNodes: Uint8Array | null = null;
   range: Range = { least: 0, most: 0 }; // of the heat map, over what is drawn
   layoutMs = 0;
+  /** What the table of modules says of the module of a call. */
+  moduleFacts: (scope: number) => [name: string, text: string][] = () => [];
   room: Room = ROOM; // what the picture should fit in, to be read without zooming
   lower = 1; // of the height of that room, what a layout is made for: less sets chains in more columns
   spread = 1; // of the gaps between boxes: a small graph is set more widely in a large window

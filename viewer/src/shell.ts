@@ -66,13 +66,14 @@ export class Shell {
       go,
       goScope,
       () => void this.copy(),
-      (scope) => this.modules?.facts(scope) ?? [],
+      (scope) => app.moduleFacts(scope),
     );
     this.modules = new ModuleTable(
       app,
       (scope, stay) => void this.goScope(scope, stay),
       () => this.later(),
     );
+    app.moduleFacts = (scope) => this.modules.facts(scope);
     this.summary = new Summary(app, go, goScope, (query, heat) => this.ask(query, heat));
     this.search = new SearchBox(app, go, goScope, () => this.view.redraw());
     this.timeline = new Timeline(app, go);
@@ -245,9 +246,11 @@ export class Shell {
     // Keys belong to the graph again as soon as something was chosen.
     for (const select of [this.heat, this.mode]) {
       select.addEventListener("change", () => select.blur());
-      select.addEventListener("keydown", (event) => {
-        if (event.key === "Escape") select.blur();
-      });
+      // An Escape that shuts the open list is heard when the key comes up alone.
+      for (const kind of ["keydown", "keyup"] as const)
+        select.addEventListener(kind, (event) => {
+          if (event.key === "Escape") select.blur();
+        });
     }
     const modes: [Mode, string][] =
       app.phases.length > 1

@@ -238,7 +238,7 @@ def _state(label: str, unit: str = "") -> MetricInfo:
 # A metric that is not here is called by its name, has the unit that the name ends in, and may be added up.
 METRIC_INFO: dict[str, MetricInfo] = {
     "start_ns": _state("starts at", "ns"),
-    "time_ns": MetricInfo("time", "ns"),
+    "time_ns": MetricInfo("time", "ns", heat_label="time of operations"),
     "time_low_ns": _state("time, lowest", "ns"),
     "time_high_ns": _state("time, highest", "ns"),
     "waited_ns": MetricInfo("waited for other ranks", "ns", heat_label="waited"),

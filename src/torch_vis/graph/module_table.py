@@ -20,7 +20,7 @@ from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.schema import Flag, Kind, Phase, Role, TensorType
 from torch_vis.graph.tree import inner_path
-from torch_vis.graph.types import Ints
+from torch_vis.graph.types import Floats, Ints
 
 SUMMED = {
     "time_ns": "backward_ns",
@@ -245,6 +245,12 @@ class ModuleTable:
             for module, total in zip(modules, _sum_by(where, values, len(modules)).tolist()):
                 setattr(module.sums, name, int(total))
                 module.sums.incomplete = tuple(part for part in module.sums.incomplete if part != name)
+        if "scope_time_ns" in self.metrics and self.run.kind == "run":
+            whole = int(call_times(graph, self.metrics)[0])
+            self.run.sums.time_ns = whole
+            self.run.sums.self_ns = whole - sum(
+                modules[child].sums.time_ns or 0 for child in self.run.children
+            )
 
     def _called(self, name: str, values: Any) -> tuple[Any, Any]:
         """The module that each call's time counts for, and the time.
@@ -502,6 +508,18 @@ def _folded(label: str, count: int) -> str:
         return label
     stem, number = _split_number(label)
     return f"{stem}{number}-{number + count - 1} × {count}"
+
+
+def call_times(graph: Graph, metrics: Metrics) -> Floats:
+    """How long each call took in forward: nothing where backward ran it again.
+
+    The run itself takes as long as its calls and its own operations; what backward takes stands beside that.
+    """
+    taken = np.where(graph.tree.recomputed, 0.0, metrics["scope_time_ns"].values.astype(np.float64))
+    if len(taken) and graph.modules[graph.scope_module[0]].kind == "run" and "time_ns" in metrics:
+        own = (graph.node_scope == 0) & (graph.node_phase != Phase.BACKWARD)
+        taken[0] = taken[graph.scope_parent == 0].sum() + metrics["time_ns"].floats(0.0)[own].sum()
+    return taken
 
 
 def _known_or_zero(metrics: Metrics, name: str) -> Any:

@@ -338,3 +338,23 @@ def test_a_wrapped_model_is_named_and_not_all_that_is_in_it() -> None:
     x = torch.ones(1, 4)
     told = str(tv.compare(tv.trace(inner, x), tv.trace(Wrapped(inner), x)))
     assert "under another path, and what is inside them (10)\n  (root) → model\n\n" in told
+
+
+def test_lines_of_added_layers_name_the_layers_that_were_added() -> None:
+    """Stages that grew by different layers are not one pattern that would name them all."""
+
+    class Stages(nn.Module):
+        def __init__(self, *sizes: int) -> None:
+            super().__init__()
+            for number, size in enumerate(sizes, 1):
+                blocks = [nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(size)]
+                setattr(self, f"layer{number}", nn.Sequential(*blocks))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for stage in self.children():
+                x = stage(x)
+            return x
+
+    x = torch.ones(2, 4)
+    difference = tv.compare(tv.trace(Stages(2, 2, 2, 2), x), tv.trace(Stages(3, 4, 6, 3), x))
+    assert [line.path for line in difference.lines] == ["layer1.2", "layer2.2-3", "layer3.2-5", "layer4.2"]

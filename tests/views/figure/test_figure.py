@@ -20,6 +20,7 @@ from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Kind, Phase
 from torch_vis.views.figure.diagram import FigureOptions, PhaseColumn, diagram
 from torch_vis.views.figure.scene import Scene, scene
+from torch_vis.views.figure.tree import ADDED_FILL
 
 LOOKS = [
     FigureOptions(),
@@ -345,3 +346,42 @@ def test_what_claims_to_be_a_view_and_shows_nothing_of_another_is_drawn() -> Non
     graph = t.graph.replaced(node_flags=t.graph.node_flags | Flag.VIEW)
     drawn = scene(Run(graph, Metrics(), (), {}), FigureOptions())
     assert "ones_like" in titles(drawn)
+
+
+def test_what_the_recording_added_is_one_quiet_box() -> None:
+    """The sum of the outputs and the seed of backward are no part of the model."""
+
+    class TwoOutputs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 2), nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.a(x), self.b(x)
+
+    trace = tv.trace(TwoOutputs(), torch.ones(2, 4), backward=True)
+    boxes = scene(trace, FigureOptions()).boxes
+    titles = [box.title for box in boxes]
+    assert titles.count("summed outputs") == 1 and titles.count("gradient of 1") == 1
+    assert not {"sum", "add", "ones_like"} & set(titles)
+    (summed,) = [box for box in boxes if box.title == "summed outputs"]
+    assert summed.fill == ADDED_FILL
+    heated = scene(trace, FigureOptions(color="flops")).boxes
+    assert ADDED_FILL not in {box.fill for box in heated}, "under a measure, its own colour"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"title": 3}, "title is a text"),
+        ({"legend": "no"}, "legend is True or False, not 'no'"),
+        ({"shapes": 1}, "shapes is True or False, not 1"),
+        ({"labels": {"Linear": 3}}, "the label of 'Linear' is a text, not 3"),
+        ({"collapse": 3}, "not by int"),
+        ({"collapse": lambda path: True}, "takes two arguments, the path and the name of the class"),
+    ],
+)
+def test_an_option_of_another_kind_is_refused(options: dict[str, Any], words: str) -> None:
+    trace = tv.trace(nn.Linear(2, 2), torch.ones(1, 2))
+    with pytest.raises(UsageError, match=words):
+        trace.figure("svg", **options)

@@ -231,6 +231,14 @@ def test_graphviz_lays_out_what_is_drawn(name: str) -> None:
 
 
 @needs_dot
+def test_graphviz_says_what_its_colours_mean() -> None:
+    trace = tv.trace(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.ones(1, 4))
+    assert "matrix product" in trace.figure("graphviz").source
+    heat = trace.figure("graphviz", color="flops").source
+    assert "FLOPs of the operations in a box" in heat
+    assert "legend" not in trace.figure("graphviz", legend=False).source
+
+
 def test_graphviz_takes_names_as_text() -> None:
     svg = tv.trace(hostile_model(), torch.ones(1, 4)).figure("graphviz").pipe(format="svg").decode()
     assert "&lt;img" in svg and "<img" not in svg

@@ -15,7 +15,7 @@ from torch import nn
 import torch_vis as tv
 from tests.kit.browser import needs_browser
 from tests.views.page.test_browser import Net, Page
-from torch_vis.graph.text import duration
+from torch_vis.graph.text import count, duration, size
 
 pytestmark = needs_browser
 ENTER, ESCAPE = "\ue007", "\ue00c"
@@ -417,15 +417,16 @@ def test_the_flame_chart_tells_phases_and_what_lies_between(page: Page) -> None:
     assert box[0] - 60 < at[0] < box[2] + 60 and abs(box[1] - at[1]) < 90, "beside the pointer"
 
 
-def test_the_first_panel_says_where_time_and_memory_went(page: Page) -> None:
+SHARES = (
+    "return [...document.querySelectorAll('.summary section')].map(s => [s.querySelector('h3').textContent,"
+    "[...s.querySelectorAll('.share')].map(r => [r.querySelector('.name').textContent,"
+    "r.querySelector('.amount').textContent])]).filter(([, rows]) => rows.length)"
+)
+
+
+def test_the_first_panel_says_where_time_flops_and_memory_went(page: Page, trace: tv.Trace) -> None:
     titles = page.js("return [...document.querySelectorAll('.summary h3')].map(t => t.textContent)")
-    assert [title.split(":")[0] for title in titles[:5]] == [
-        "Time",
-        "Time by module",
-        "Time by operator",
-        "Time by line",
-        "Memory at the peak",
-    ]
+    assert titles[:4] == ["Time by phase", "Time by module", "Time by operator", "Time by line"]
     assert titles[-1] == "Machine"
     row = "[...document.querySelectorAll('.summary .share.link')].find(r => /mm/.test(r.textContent))"
     name = page.js(f"return {row}.querySelector('.name').textContent")
@@ -434,6 +435,70 @@ def test_the_first_panel_says_where_time_and_memory_went(page: Page) -> None:
     found = page.js("return P.searchResults()")
     names = [operation["name"] for operation in page.js("return P.operations()")]
     assert found["total"] == names.count(name) > 0
+
+    choose = (
+        "[...document.querySelectorAll('.cost')].find(b => b.textContent.startsWith(arguments[0])).click()"
+    )
+    page.js(choose, "FLOPs")
+    flops = dict(page.js(SHARES))
+    forward = sum(
+        trace.metrics["flops"][node.index] or 0 for node in trace.graph.nodes if node.phase == "forward"
+    )
+    assert dict(flops["FLOPs by phase"])["forward"].startswith(f"{count(forward)} · ")
+    page.js(choose, "memory")
+    memory = dict(page.js(SHARES))
+    by_use = {share.name: size(share.size_bytes) for share in trace.memory().by_use if share.size_bytes}
+    assert {name: text.split(" · ")[0] for name, text in memory["Memory at the peak, by use"]} == by_use
+    assert "Memory at the peak, by module" in memory
+
+
+def test_a_line_of_the_first_panel_has_its_gradients_too(page: Page, trace: tv.Trace) -> None:
+    """What its row counts is what its search brings out."""
+    lines = dict(page.js(SHARES))["Time by line"]
+    line, amount = lines[0]
+    page.js("P.search(arguments[0])", f"file:{line}")
+    found = page.js("return P.searchResults()")
+    chosen = [trace.graph.nodes[number] for number in found["nodes"]]
+    assert len(chosen) == found["total"] and "backward" in {node.phase for node in chosen}
+    taken = sum(trace.metrics["time_ns"][node.index] or 0 for node in chosen)
+    assert amount.split(" · ")[0] == duration(int(taken))
+
+
+class Odd(nn.Module):
+    """A loop of calls that know nothing of one another, a cast there and back, a parameter that loses its gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.each = nn.Linear(64, 64)
+        self.chain = nn.Linear(64, 64)
+        self.lost = nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = []
+        for row in x:
+            parts.append(self.each(row))
+        h = parts[0]
+        for _ in range(len(x)):
+            h = self.chain(h)
+        with torch.no_grad():
+            lost = self.lost(h)
+        big = (torch.stack(parts)[:, None] * torch.stack(parts)[None]).sum()
+        return h.half().float().sum() + lost.sum() + big
+
+
+def test_the_first_panel_says_what_is_odd(show: Callable[[Any], Page]) -> None:
+    page = show(tv.trace(Odd(), torch.ones(12, 64), backward=True))
+    texts = page.js("return [...document.querySelectorAll('.summary .row.odd')].map(r => r.textContent)")
+    (loop,) = [text for text in texts if "none of them needs" in text]
+    line = Odd.forward.__code__.co_firstlineno + 3
+    assert loop.startswith("addmm ran 12 times") and f"test_panels.py:{line}" in loop, "each, not chain"
+    assert any("float32 → float16 → float32" in text for text in texts)
+    assert any("2 parameters that the run reads got no gradient: lost.weight" in text for text in texts)
+    assert any(text.startswith("A temporary of ") for text in texts)
+    page.js(
+        "[...document.querySelectorAll('.summary .row.odd')].find(r => /none of/.test(r.textContent)).click()"
+    )
+    assert page.js("return P.searchResults().total") >= 12
 
 
 def test_a_word_is_marked_across_the_place_where_a_path_may_be_cut(show: Callable[[Any], Page]) -> None:

@@ -85,6 +85,11 @@ def test_folding_repeats_sums_them_up(model: Net) -> None:
         assert "0–2 × 3" in names(app) and len(names(app)) == 9
         row = app.source.forest.row("blocks.0")
         assert app.tree_view.figure("params", row) == 3 * (8 * 8 + 8)
+        inner = app.source.forest.row("blocks.0.0")
+        assert app.tree_view.figure("params", inner) == 3 * (8 * 8 + 8), "what is in a fold, as the fold"
+        app.tree_view.go_to(names(app).index("0–2 × 3"))
+        await settle(app, pilot)
+        assert "the first of 3 alike; the tree has the sum of all" in screen(app)
         await press(app, pilot, "slash", *"blocks.2.0", "enter")
         assert names(app)[-3:] == ["blocks", "2", "0"], "a filter finds what is folded away"
         await press(app, pilot, "escape")

@@ -54,7 +54,7 @@ def test_a_sum_over_a_subtree_counts_a_tied_thing_once(forest: Forest, data: st.
     for row in range(len(forest)):
         held = {item for at, item in pairs if at in below(forest, row)}
         assert sharing.inclusive(size)[row] == sum(int(size[item]) for item in held)
-        assert sharing.over(row, int(forest.end[row]), size) == sum(int(size[item]) for item in held)
+        assert sharing.over(np.array([row]), size) == sum(int(size[item]) for item in held)
 
 
 @given(forests(), st.data())
@@ -145,6 +145,23 @@ def test_repeated_neighbours_fold_into_one() -> None:
     shown.open_to(9)
     shown.folding = True
     assert [shown.label(int(row)) for row in shown.rows()] == ["net", "0–1 × 2", "a", "2", "b", "head"]
+
+
+def test_what_is_in_a_fold_is_summed_as_the_fold_is() -> None:
+    names = ["net", "0", "a", "1", "a", "head"]
+    forest = Forest(names, ["N", "B", "A", "B", "A", "H"], [-1, 0, 1, 0, 3, 0])
+    forest.numbers["time"] = np.array([20.0, 3.0, 2.0, 9.0, 7.0, 5.0])
+    forest.numbers["params"] = np.array([7.0, 4.0, 4.0, 6.0, 6.0, 1.0])
+    # The two blocks hold one item together.
+    forest.sharing = Sharing(forest, [2, 2, 4, 4, 5], [0, 1, 0, 2, 3], [3, 1, 1, 1])
+    shown = Arrangement(forest)
+    shown.open_to(9)
+    assert [shown.figure("time", row) for row in (1, 2)] == [3.0, 2.0]
+    shown.folding = True
+    assert [shown.figure("time", row) for row in (0, 1, 2, 5)] == [20.0, 12.0, 9.0, 5.0]
+    assert [shown.figure("params", row) for row in (1, 2)] == [5.0, 5.0], "what several hold counts once"
+    shown.sort = "time"
+    assert shown.rows().tolist() == [0, 1, 2, 5], "sorted by what is shown"
 
 
 def test_a_depth_limit_hides_what_is_deeper_for_good() -> None:

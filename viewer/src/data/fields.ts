@@ -86,7 +86,8 @@ export function fieldTest(run: Run, name: string, text: string): Test | string {
       return oneOf(name, text, DIFFERENCES, match) ?? { node: (node) => match(DIFFERENCES[run.difference![node]]) };
     default: {
       const hit = run.tables.sites.map(([file, line]) => file.includes(text) || `${file}:${line}`.endsWith(text));
-      return { node: (node) => run.nodeSite[node] >= 0 && hit[run.nodeSite[node]] };
+      // What backward does for a line belongs to that line.
+      return { node: (node) => hit[run.nodeSite[run.dueTo(node)]] };
     }
   }
 }

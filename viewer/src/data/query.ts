@@ -119,6 +119,10 @@ export function search(run: Run, text: string): Found {
       if (rank < Infinity && tests.every((test) => test.scope!(scope))) calls.add(scope, rank);
     }
     [result.scopes, result.scopeRank] = calls.best(MOST);
+    // Of calls that fit alike, those with nothing to go to come last.
+    const rows = result.scopes.map((scope, i) => ({ scope, rank: result.scopeRank[i], idle: !run.ranAnything(scope) }));
+    rows.sort((a, b) => a.rank - b.rank || Number(a.idle) - Number(b.idle));
+    result.scopes = rows.map(({ scope }) => scope);
   }
   return result;
 }

@@ -149,7 +149,7 @@ export interface MetricInfo {
 
 export const METRIC_INFO: Partial<Record<string, MetricInfo>> = {
   start_ns: { label: "starts at", unit: "ns", isSummed: false, isHeat: false },
-  time_ns: { label: "time", unit: "ns" },
+  time_ns: { label: "time", unit: "ns", heatLabel: "time of operations" },
   time_low_ns: { label: "time, lowest", unit: "ns", isSummed: false, isHeat: false },
   time_high_ns: { label: "time, highest", unit: "ns", isSummed: false, isHeat: false },
   waited_ns: { label: "waited for other ranks", unit: "ns", heatLabel: "waited" },

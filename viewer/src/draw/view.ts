@@ -5,6 +5,7 @@ import { RECOMPUTED, SAID } from "../data/recomputed.ts";
 import { fitCanvas, h } from "../dom.ts";
 import type { Box } from "../tree/box.ts";
 import { AIM, fitted, freeAreas, largestScale, READABLE, SMALL } from "./fitting.ts";
+import { shapeOf } from "./measure.ts";
 import { Minimap } from "./minimap.ts";
 import { Painter, type Camera, type Zone } from "./painter.ts";
 import { edgeText } from "./edges.ts";
@@ -19,6 +20,7 @@ const LABELS_AFTER_MS = 150;
 const NEAR = 5; // pixels from a line at which it is meant
 const EDGES_FROM = 0.3; // scale from which on lines can be told apart
 const MARGIN = 24; // between what has to be seen and the border of the window
+const TIP_FACTS = ["calls", "time", "backward", "FLOPs", "parameters"];
 const MOST_COVERED = 0.6; // of the window, both ways, by one panel
 
 export class View {
@@ -451,17 +453,26 @@ export class View {
   }
 
   private tipText(box: Box): string {
-    const lines = [box.label, box.type && box.type !== box.label ? box.type : ""];
+    const lines = [box.label];
+    const type = box.type && box.type !== box.label ? box.type : "";
     if (box.kind === "op")
       lines.push(
+        type,
         ...box.run
           .outputs(box.node)
           .slice(0, 3)
           .map((value) => box.run.typeText(value)),
       );
-    else if (box.start >= 0) lines.push(`${box.operations.toLocaleString("en-US")} operations`);
+    else if (box.start >= 0)
+      lines.push(
+        [type, shapeOf(box)].filter(Boolean).join(" · "),
+        `${box.operations.toLocaleString("en-US")} operations`,
+        ...this.moduleWords(box),
+      );
+    else lines.push(type);
     const { heat } = this.app;
-    for (const measure of heat ? [heat] : this.app.measures.filter((one) => one.id === "time_ns")) {
+    const isSaid = !heat && box.kind === "module" && this.moduleWords(box).length > 0;
+    for (const measure of heat ? [heat] : this.app.measures.filter((one) => one.id === "time_ns" && !isSaid)) {
       const amount = box.start < 0 ? null : measure.of(box);
       if (box.start >= 0)
         lines.push(
@@ -473,5 +484,13 @@ export class View {
     if (box.recomputed) lines.push(`${RECOMPUTED}: ${SAID}`);
     if (box.odd) lines.push("differs from its siblings in operators or shapes");
     return lines.filter(Boolean).join("\n");
+  }
+
+  /** Of a module, what the table of modules says of all its calls. */
+  private moduleWords(box: Box): string[] {
+    const isModule = box.kind === "module" && !box.run.isFunction(box.scope);
+    return (isModule ? this.app.moduleFacts(box.scope) : [])
+      .filter(([name, text]) => TIP_FACTS.includes(name) && (name !== "calls" || text !== "1"))
+      .map(([name, text]) => `${name}: ${text}`);
   }
 }

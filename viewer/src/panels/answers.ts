@@ -1,13 +1,13 @@
-/** What a person opens the page for: where time, memory and FLOPs went, and what is odd. Each row is a search that colours the graph. */
+/** What a person opens the page for: where time, FLOPs and memory went, and what is odd. Each row is a search that colours the graph. */
 
 import type { App } from "../app.ts";
 import { Memory } from "../data/memory.ts";
-import { recomputedOperations } from "../data/recomputed.ts";
+import { lineText, oddities } from "../data/oddities.ts";
 import type { Run } from "../data/run.ts";
-import { Flag, Phase, PHASES } from "../data/schema.gen.ts";
-import { plural, shortened } from "../data/text.ts";
-import { amount, count, duration, percent, size, type Show } from "../data/units.ts";
-import { h } from "../dom.ts";
+import { PHASES, Role } from "../data/schema.gen.ts";
+import { shortened } from "../data/text.ts";
+import { amount, duration, percent, size, type Show } from "../data/units.ts";
+import { h, replace } from "../dom.ts";
 import { tokenSteps, tokenTotals } from "../data/tokens.ts";
 import { pathText, section } from "./rows.ts";
 import { totalsText } from "./tokens.ts";
@@ -20,18 +20,82 @@ interface Share {
   name: string;
   amount: number;
   query: string;
-  note?: string;
+}
+
+/** What a share is of: a name that several may have, and the search for all of them. */
+type Named = [name: string, query: string] | null;
+
+/** One of time, FLOPs and memory: what there is to be shared out, and among whom. */
+interface Cost {
+  label: string;
+  show: Show;
+  /** The measure that colours the graph. */
+  heat: string;
+  total: number;
+  lists: [title: string, shares: Share[]][];
 }
 
 const SHOWN = 5;
-const TINY_NS = 10_000;
-const MANY_TINY = 200;
-const TINY_SHARE = 0.5;
 
-export function answers(app: App, ask: Ask): HTMLElement[] {
-  const { run } = app;
-  if (!run.count) return [];
-  return [...written(run), ...costs(run, ask), ...memoryAtPeak(run, ask), ...odd(run, ask)];
+export class Answers {
+  readonly element = h("div", { class: "answers" });
+  /** Which of time, FLOPs and memory is shared out. */
+  private chosen = "";
+
+  constructor(
+    readonly app: App,
+    readonly ask: Ask,
+  ) {}
+
+  show(): HTMLElement {
+    const { run } = this.app;
+    const costs = run.count ? costsOf(run) : [];
+    const cost = costs.find(({ label }) => label === this.chosen) ?? costs[0];
+    replace(
+      this.element,
+      ...written(run),
+      costs.length > 1 ? this.choice(costs, cost) : null,
+      ...(cost ? this.lists(cost) : []),
+      ...odd(run, this.ask),
+    );
+    return this.element;
+  }
+
+  private choice(costs: Cost[], chosen: Cost): HTMLElement {
+    return h(
+      "div",
+      { class: "costs" },
+      ...costs.map((cost) =>
+        h(
+          "button",
+          {
+            class: "cost",
+            type: "button",
+            "aria-pressed": String(cost === chosen),
+            title: `Where the ${cost.label} went`,
+            on: {
+              click: () => {
+                this.chosen = cost.label;
+                this.show();
+              },
+            },
+          },
+          h("span", { class: "sub" }, cost.label),
+          h("b", {}, cost.show(cost.total)),
+        ),
+      ),
+    );
+  }
+
+  private lists(cost: Cost): HTMLElement[] {
+    const { run } = this.app;
+    const lists = cost.lists
+      .filter(([, shares]) => shares.length)
+      .map(([title, shares]) =>
+        section(title, ...shares.slice(0, SHOWN + 1).map((share) => row(share, cost, this.ask))),
+      );
+    return cost.heat === "alloc_bytes" ? [...lists.slice(0, 1), ...peakWords(run), ...lists.slice(1)] : lists;
+  }
 }
 
 /** Of a run that writes a text: what a token takes. */
@@ -40,55 +104,105 @@ function written(run: Run): HTMLElement[] {
   return steps.length ? [section("Tokens", h("p", { class: "sub" }, totalsText(tokenTotals(steps))))] : [];
 }
 
-/** By time where it was taken, else by FLOPs: the phases, then modules, operators and lines of the program. */
-function costs(run: Run, ask: Ask): HTMLElement[] {
-  const isTimed = (run.metrics.get("time_ns")?.values.length ?? 0) > 0;
-  const metric = isTimed ? "time_ns" : run.metrics.has("flops") ? "flops" : "";
-  if (!metric) return [];
-  const show: Show = isTimed ? duration : amount;
-  const { values, known } = run.metrics.get(metric)!;
-  const of = (node: number): number => (known && !known[node] ? 0 : values[node]);
+function costsOf(run: Run): Cost[] {
+  return [costOf(run, "time", "time_ns", duration), costOf(run, "FLOPs", "flops", amount), memoryOf(run)].filter(
+    (cost) => cost !== null,
+  );
+}
+
+/** What is known of operations one by one, shared out among phases, modules, operators and lines of the program. */
+function costOf(run: Run, label: string, metric: string, show: Show): Cost | null {
   let total = 0;
-  for (let node = 0; node < run.count; node++) total += of(node);
-  if (!total) return [];
-  const group = (name: (node: number) => [name: string, query: string] | null): Share[] => {
-    const shares = new Map<string, Share>();
-    for (let node = 0; node < run.count; node++) {
-      const key = name(node);
-      if (!key) continue;
-      const share = shares.get(key[0]);
-      if (share) share.amount += of(node);
-      else shares.set(key[0], { name: key[0], query: key[1], amount: of(node) });
-    }
-    return [...shares.values()].sort((a, b) => b.amount - a.amount);
+  const amounts = new Float64Array(run.count);
+  for (let node = 0; node < run.count; node++) total += amounts[node] = run.metric(metric, node) ?? 0;
+  if (!total) return null;
+  const nodes = Array.from(amounts.keys());
+  const group = (name: (node: number) => Named): Share[] => shared(nodes, name, (node) => amounts[node]);
+  const title = label[0].toUpperCase() + label.slice(1);
+  return {
+    label,
+    show,
+    heat: metric,
+    total,
+    lists: [
+      [`${title} by phase`, group((node) => [PHASES[run.nodePhase[node]], `phase:${PHASES[run.nodePhase[node]]}`])],
+      [`${title} by module`, group(moduleOf(run)).slice(0, SHOWN)],
+      [`${title} by operator`, group((node) => [run.name(node), `op:${run.name(node)}`]).slice(0, SHOWN)],
+      [`${title} by line`, group(lineOf(run)).slice(0, SHOWN)],
+    ],
   };
-  const list = (title: string, shares: Share[]): HTMLElement | null =>
-    shares.length
-      ? section(title, ...shares.slice(0, SHOWN).map((share) => row(share, total, show, metric, ask)))
-      : null;
-  const what = isTimed ? "Time" : "FLOPs";
-  const phases = group((node) => [PHASES[run.nodePhase[node]], `phase:${PHASES[run.nodePhase[node]]}`]);
-  return [
-    list(`${what}: ${show(total)}`, phases),
-    list(`${what} by module`, group(moduleOf(run))),
-    list(
-      `${what} by operator`,
-      group((node) => [run.name(node), `op:${run.name(node)}`]),
-    ),
-    list(`${what} by line`, group(lineOf(run))),
-  ].filter((part) => part !== null);
+}
+
+/** What is alive at the peak, shared out among uses, and by the modules, operators and lines that made it. */
+function memoryOf(run: Run): Cost | null {
+  const memory = new Memory(run);
+  if (!memory.isKnown || !run.count) return null;
+  const { peak, total } = memory;
+  const uses = memory.words
+    .map((name, use): Share => ({ name, amount: memory.live[use][peak], query: "" }))
+    .filter((share) => share.amount > 0)
+    .sort((a, b) => b.amount - a.amount);
+  const blocks = memory.alive(peak, peak);
+  const maker = (block: number): number =>
+    memory.value[block] < 0 ? -1 : run.producer[run.rootOf(memory.value[block])];
+  const module = moduleOf(run);
+  const group = (name: (node: number) => Named): Share[] =>
+    shared(
+      blocks,
+      (block) => (maker(block) < 0 ? null : name(maker(block))),
+      (block) => memory.bytes[block],
+    );
+  return {
+    label: "memory",
+    show: size,
+    heat: "alloc_bytes",
+    total: total[peak],
+    lists: [
+      [`Memory at the peak, by use`, uses],
+      [
+        `Memory at the peak, by module`,
+        shared(
+          blocks,
+          (block) => holderOf(run, memory.value[block]) ?? (maker(block) < 0 ? null : module(maker(block))),
+          (block) => memory.bytes[block],
+        ).slice(0, SHOWN),
+      ],
+      [`Made by operator`, group((node) => [run.name(node), `op:${run.name(node)}`]).slice(0, SHOWN)],
+      [`Made by line`, group(lineOf(run)).slice(0, SHOWN)],
+    ],
+  };
+}
+
+/** Of a parameter and its gradient, the module that holds it. */
+function holderOf(run: Run, value: number): Named {
+  if (value < 0 || run.valueName[value] < 0) return null;
+  const isHeld = run.valueRole[value] === Role.PARAMETER || run.valueLabel(value).endsWith(".grad");
+  const path = run
+    .valueLabel(value)
+    .replace(/\.grad$/, "")
+    .split(".")
+    .slice(0, -1)
+    .join(".");
+  if (!isHeld || !path) return null;
+  const type = run.tables.modules.find(([name]) => name === path)?.[1] ?? "";
+  return patternOf(path, type);
+}
+
+function shared(items: number[], name: (item: number) => Named, of: (item: number) => number): Share[] {
+  const shares = new Map<string, Share>();
+  for (const item of items) {
+    const key = name(item);
+    if (!key) continue;
+    const share = shares.get(key[0]);
+    if (share) share.amount += of(item);
+    else shares.set(key[0], { name: key[0], query: key[1], amount: of(item) });
+  }
+  return [...shares.values()].filter((share) => share.amount > 0).sort((a, b) => b.amount - a.amount);
 }
 
 /** The module that ran an operation; modules that differ in their numbers alone stand together. */
-function moduleOf(run: Run): (node: number) => [string, string] | null {
-  const byModule = run.tables.modules.map(([path, type]): [string, string] | null => {
-    const pattern = path.replace(/(^|\.)\d+(?=\.|$)/g, "$1*");
-    // Numbers alone say nothing: layers of a Sequential stand together by their class.
-    const isNumber = /(^|\.)\d+$/.test(path);
-    return path
-      ? [isNumber ? `${pattern} ${type}` : pattern, `path:${pattern}${isNumber ? ` class:${type}` : ""}`]
-      : null;
-  });
+function moduleOf(run: Run): (node: number) => Named {
+  const byModule = run.tables.modules.map(([path, type]): Named => (path ? patternOf(path, type) : null));
   return (node) => {
     let scope = run.nodeScope[node];
     while (scope > 0 && run.module(scope)[2] !== "module") scope = run.scopeParent[scope];
@@ -96,88 +210,47 @@ function moduleOf(run: Run): (node: number) => [string, string] | null {
   };
 }
 
+function patternOf(path: string, type: string): [name: string, query: string] {
+  const pattern = path.replace(/(^|\.)\d+(?=\.|$)/g, "$1*");
+  // Numbers alone say nothing: layers of a Sequential stand together by their class.
+  const isNumber = type !== "" && /(^|\.)\d+$/.test(path);
+  return [isNumber ? `${pattern} ${type}` : pattern, `path:${pattern}${isNumber ? ` class:${type}` : ""}`];
+}
+
 /** The line of the program that an operation belongs to: of a gradient, that of the operation whose gradient it is. */
-function lineOf(run: Run): (node: number) => [string, string] | null {
-  const texts = run.tables.sites.map(([file, line]) => `${file.split(/[\\/]/).pop()}:${line}`);
+function lineOf(run: Run): (node: number) => Named {
   return (node) => {
-    const forward = run.nodePhase[node] === Phase.BACKWARD ? run.nodeLink[node] : -1;
-    const site = run.nodeSite[forward >= 0 ? forward : node];
-    return site < 0 ? null : [texts[site], `file:${texts[site]}`];
+    const line = lineText(run, node);
+    return line ? [line, `file:${line}`] : null;
   };
 }
 
-function memoryAtPeak(run: Run, ask: Ask): HTMLElement[] {
+/** What runs at the peak, and the largest tensor there. */
+function peakWords(run: Run): HTMLElement[] {
   const memory = new Memory(run);
-  if (!memory.isKnown || !run.count) return [];
-  const { peak, total } = memory;
-  const uses = memory.words
-    .map((name, use): Share => ({ name, amount: memory.live[use][peak], query: "" }))
-    .filter((share) => share.amount > 0)
-    .sort((a, b) => b.amount - a.amount);
+  const { peak } = memory;
   const largest = memory.alive(peak, peak)[0];
   const value = largest === undefined ? -1 : memory.value[largest];
   const steady = run.data.meta.steady_peak_bytes;
+  const words =
+    `during ${run.name(peak)} ${shortened(run.placeText(run.nodeScope[peak]))}` +
+    (value >= 0 ? `; the largest is ${shortened(run.originText(value))}, ${size(memory.bytes[largest])}` : "");
   return [
-    section(
-      `Memory at the peak: ${size(total[peak])}`,
-      ...(typeof steady === "number"
-        ? [h("p", { class: "sub" }, `${size(steady)} from the second step on: this one made the optimizer's state`)]
-        : []),
-      ...uses.map((share) => row(share, total[peak], size, "", ask)),
-      h(
-        "p",
-        { class: "sub" },
-        `during ${run.name(peak)} ${shortened(run.placeText(run.nodeScope[peak]))}` +
-          (value >= 0 ? `; the largest is ${shortened(run.originText(value))}, ${size(memory.bytes[largest])}` : ""),
-      ),
-    ),
+    h("p", { class: "sub" }, words),
+    ...(typeof steady === "number"
+      ? [h("p", { class: "sub" }, `${size(steady)} from the second step on: this one made the optimizer's state`)]
+      : []),
   ];
 }
 
 /** What a person would want to know of without asking. */
 function odd(run: Run, ask: Ask): HTMLElement[] {
-  const facts: [text: string, query: string][] = [];
-  const looks = new Map<number, number>();
-  let [casts, tiny, timed, nans] = [0, 0, 0, 0];
-  const times = run.metrics.get("time_ns");
-  const bad = [run.metrics.get("nans"), run.metrics.get("infs")];
-  for (let node = 0; node < run.count; node++) {
-    const isEscape = (run.nodeFlags[node] & Flag.ESCAPE) !== 0;
-    if (isEscape) looks.set(run.nodeSite[node], (looks.get(run.nodeSite[node]) ?? 0) + 1);
-    if (run.name(node) === "to") casts += 1;
-    if (times && !run.isView(node) && (!times.known || times.known[node])) {
-      timed += 1;
-      if (times.values[node] < TINY_NS) tiny += 1;
-    }
-    if (bad.some((metric) => metric && (!metric.known || metric.known[node]) && metric.values[node] > 0)) nans += 1;
-  }
-  const devices = run.tables.devices;
-  // on a CPU nobody waits: the numbers are there when it looks
-  const waits = devices.some((device) => !["cpu", "meta"].includes(device.split(":")[0]))
-    ? ": the device waits there"
-    : "";
-  for (const [site, times] of [...looks].sort((a, b) => b[1] - a[1]).slice(0, SHOWN)) {
-    const [file, line] = site >= 0 ? run.tables.sites[site] : ["", 0];
-    const at = file ? `${file.split(/[\\/]/).pop()}:${line}` : "";
-    facts.push([
-      `Python looked at the values of a tensor ${at ? `at ${at} ` : ""}${count(times)} ×${waits}`,
-      at ? `file:${at} flag:escape` : "flag:escape",
-    ]);
-  }
-  const again = recomputedOperations(run);
-  if (again) facts.push([`${plural(again, "operation")} of forward ran again during backward`, "flag:recomputed"]);
-  if (nans) facts.push([`${plural(nans, "operation")} gave NaN or infinity`, ""]);
-  if (casts > 1) facts.push([`${count(casts)} casts and copies to another type or device`, "op:to"]);
-  if (tiny >= MANY_TINY && tiny > timed * TINY_SHARE)
-    facts.push([
-      `${count(tiny)} of ${count(timed)} operations take less than ${duration(TINY_NS)} each: launching them costs more than they do`,
-      `time<${TINY_NS / 1000}us`,
-    ]);
-  if (!facts.length) return [];
+  const all = run.count ? oddities(run) : [];
+  if (!all.length) return [];
   return [
     section(
       "Worth a look",
-      ...facts.map(([text, query]) =>
+      ...all.map(({ text, query }) =>
         query
           ? h("button", { class: "row link odd", type: "button", on: { click: () => ask(query, "") } }, text)
           : h("p", { class: "sub" }, text),
@@ -186,14 +259,14 @@ function odd(run: Run, ask: Ask): HTMLElement[] {
   ];
 }
 
-function row({ name, amount, query }: Share, total: number, show: Show, heat: string, ask: Ask): HTMLElement {
-  const share = amount / total;
+function row({ name, amount: part, query }: Share, { total, show, heat }: Cost, ask: Ask): HTMLElement {
+  const share = part / total;
   const bar = h("span", { class: "meter" });
   bar.style.width = `${(100 * share).toFixed(1)}%`;
   const cells = [
     bar,
     h("span", { class: "name" }, pathText(name)),
-    h("span", { class: "amount" }, `${show(amount)} · ${percent(share)}`),
+    h("span", { class: "amount" }, `${show(part)} · ${percent(share)}`),
   ];
   if (!query) return h("div", { class: "share" }, ...cells);
   return h("button", { class: "share link", type: "button", on: { click: () => ask(query, heat) } }, ...cells);

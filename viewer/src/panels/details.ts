@@ -16,7 +16,7 @@ import { breakFacts } from "./breaks.ts";
 import { comparedRows, groupRows, singleRows } from "./figures.ts";
 import { changeWords } from "./changes.ts";
 import { differing, instanceName, standsFor } from "./repeats.ts";
-import { comparedFacts, facts, more, nodeLink, section, sourceOf, type Fact, type Go } from "./rows.ts";
+import { brokenPath, comparedFacts, facts, more, nodeLink, section, sourceOf, type Fact, type Go } from "./rows.ts";
 
 const MOST = 12;
 const MOST_LOOKED_AT = 200;
@@ -237,7 +237,7 @@ export class Details {
       breakFacts(run, scope),
       facts([
         ["one of", fold ? this.allOf(fold) : ""],
-        ["path", scope >= 0 ? run.where(scope) : ""],
+        ["path", scope >= 0 ? brokenPath(run.where(scope)) : ""],
         ["path in A", pathBefore(run, scope)],
         ["call", scope >= 0 && run.scopeCall[scope] > 0 ? `number ${run.scopeCall[scope] + 1}` : ""],
         this.again(box),

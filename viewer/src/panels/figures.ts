@@ -91,7 +91,7 @@ export function groupRows(app: App, box: Box): Fact[] {
     if (name === "parameters" && !run.difference && box.kind === "module" && !run.isFunction(box.scope)) continue;
     const missing = sum.unknown ? ` (${plural(sum.unknown, "operation")} not known)` : "";
     // The time of a module is that of its calls, Python included; this is the sum over what ran in the box.
-    const label = name === "time_ns" ? "time of operations" : metricLabel(name);
+    const label = METRIC_INFO[name]?.heatLabel ?? metricLabel(name);
     rows.push([label, isUnknown(sum) ? "not known" : metricText(app, name, sum.total) + missing]);
   }
   for (const measure of app.measures) {

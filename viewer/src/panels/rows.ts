@@ -73,6 +73,12 @@ export function pathText(path: string, after = "", marks: RegExp | null = null):
   );
 }
 
+/** A path that is broken after its dots where it has to be. */
+export function brokenPath(path: string): HTMLElement {
+  const parts = path.split(/(?<=\.)/);
+  return h("span", {}, ...parts.flatMap((part, i) => (i ? [h("wbr"), part] : [part])));
+}
+
 export function nodeLink(run: Run, node: number, go: Go, extra = "", marks: RegExp | null = null): HTMLElement {
   const path = run.where(run.nodeScope[node]);
   return h(

@@ -7,7 +7,7 @@ import type { Side } from "../data/tables.ts";
 import { plural } from "../data/text.ts";
 import { amount, count, duration, signed, size, type Show } from "../data/units.ts";
 import { h, replace } from "../dom.ts";
-import { answers, type Ask } from "./answers.ts";
+import { Answers, type Ask } from "./answers.ts";
 import { breakList } from "./breaks.ts";
 import { changeList, moduleChanges } from "./changes.ts";
 import { comparedFacts, facts, section, type Fact, type Go } from "./rows.ts";
@@ -23,7 +23,11 @@ const OWN = new Set([
   "backward",
   "plain_wall_ns",
   "plain_wall_high_ns",
+  "steady_peak_bytes",
+  "zeroed_at",
 ]);
+/** Facts about the run itself; all others are about where it ran. */
+const OF_RUN = new Set(["loss", "via", "fake", "repeat", "ranges", "compile_ns", "plain_wall_low_ns"]);
 const NAMES: Record<string, string> = {
   torch: "torch",
   python: "Python",
@@ -47,13 +51,16 @@ interface Figure {
 
 export class Summary {
   readonly element = h("div", { class: "panel summary" });
+  private readonly answers: Answers;
 
   constructor(
     readonly app: App,
     readonly go: Go,
     readonly goScope: (scope: number) => void,
     readonly ask: Ask,
-  ) {}
+  ) {
+    this.answers = new Answers(app, ask);
+  }
 
   show(): void {
     const { run } = this.app;
@@ -81,8 +88,17 @@ export class Summary {
             { class: "hint" },
             "No operation ran: the model gave back what it was given, or did nothing with tensors.",
           ),
-      ...(compare ? this.comparison(compare.sides) : answers(this.app, this.ask)),
-      compare ? null : section("Run", facts([["model", String(meta.model ?? "run")], ...rows([this.own()])])),
+      ...(compare ? this.comparison(compare.sides) : [this.answers.show()]),
+      compare
+        ? null
+        : section(
+            "Run",
+            facts([
+              ["model", String(meta.model ?? "run")],
+              ...rows([this.own()]),
+              ...circumstances([this.own()], true, OF_RUN),
+            ]),
+          ),
       section(
         `Not captured (${count(missing.length)})`,
         missing.length
@@ -90,7 +106,7 @@ export class Summary {
           : h("p", { class: "sub" }, "Everything the run did was captured."),
       ),
       breakList(run, this.goScope),
-      compare ? null : section("Machine", facts(circumstances([this.own()], true))),
+      section("Machine", facts(circumstances(compare?.sides ?? [this.own()], true))),
     );
   }
 
@@ -101,8 +117,12 @@ export class Summary {
       section(
         "Comparison",
         facts(sides.map((side, i): Fact => [this.app.run.sides[i], titleOf(side)])),
-        ...comparedFacts(this.app.run, [...rows(sides), ...circumstances(sides, false)]),
-        facts(circumstances(sides, true)),
+        ...comparedFacts(this.app.run, [
+          ...rows(sides),
+          ...circumstances(sides, false, OF_RUN),
+          ...circumstances(sides, false),
+        ]),
+        facts(circumstances(sides, true, OF_RUN)),
       ),
       section(
         "Operations",
@@ -254,12 +274,16 @@ function rows(sides: Side[]): Fact[] {
     });
 }
 
-/** Where and how it ran: what all runs share in one cell, or what they do not in one for each. */
-function circumstances(sides: Side[], shared: boolean): Fact[] {
+/** Where it ran, or certain facts instead: what all runs share in one cell, or what they do not in one for each. */
+function circumstances(sides: Side[], shared: boolean, names?: Set<string>): Fact[] {
   const results: Fact[] = [];
-  const names = new Set(sides.flatMap((side) => Object.keys(side.meta)));
-  for (const name of names) {
-    if (OWN.has(name) || sides.every((side) => side.meta[name] === false)) continue;
+  for (const name of new Set(sides.flatMap((side) => Object.keys(side.meta)))) {
+    if (
+      OWN.has(name) ||
+      (names ? !names.has(name) : OF_RUN.has(name)) ||
+      sides.every((side) => side.meta[name] === false)
+    )
+      continue;
     const texts = sides.map((side) => metaText(name, side.meta));
     if ((new Set(texts).size === 1) !== shared) continue;
     results.push([

@@ -300,11 +300,11 @@ export class Timeline {
       },
       swatch,
       h("b", {}, pathText(name)),
-      h("span", { class: "kind" }, value >= 0 ? run.typeText(value) : ""),
       h("span", { class: "amount" }, size(memory.bytes[storage])),
       h(
         "span",
         { class: "second" },
+        h("span", { class: "what" }, value >= 0 ? `${run.typeText(value)} ·` : ""),
         ...(birth >= 0 ? this.place(birth, `${use}, by `) : [h("span", { class: "what" }, `${use}, from outside`)]),
       ),
     );

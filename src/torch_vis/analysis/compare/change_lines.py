@@ -141,7 +141,9 @@ def _joined(rows: list[ChangeLine], known: dict[str, set[str]]) -> list[ChangeLi
     joined = []
     for (masked, what), members in groups.items():
         paths = list(dict.fromkeys(path for row in members for path in row.paths))
-        if len(members) > 1 and set(paths) >= known.get(masked, set()):
+        such = known.get(masked)
+        # A pattern that already says which numbers are meant is no pattern of all.
+        if len(members) > 1 and such and set(paths) >= such:
             changes = tuple(change for row in members for change in row.changes)
             joined.append(ChangeLine(_varying(paths), what, changes))
         else:

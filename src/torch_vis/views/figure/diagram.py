@@ -8,7 +8,7 @@ are not drawn as boxes of their own; edges go through them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch_vis.graph.flow import bases, roots
 from torch_vis.graph.schema import Kind, Phase, Role
 from torch_vis.ops.api_level import api_graph
 from torch_vis.views.figure.options import PHASES, FigureOptions, ItemNames, color_of
-from torch_vis.views.figure.tree import FigureItem, FigureTree, grow
+from torch_vis.views.figure.tree import ADDED_LABELS, FigureItem, FigureTree, grow
 
 MANY_READERS = 7  # what more boxes than this read is named at each of them, without lines across the picture
 MANY_READERS_OF_AN_INPUT = 4
@@ -74,15 +74,19 @@ def walk(column: PhaseColumn) -> Iterator[tuple[str, FigureItem]]:
         stack.extend(("box", column.items[number]) for number in reversed(item.children))
 
 
-def diagram(graph: Graph, options: FigureOptions) -> Diagram:
-    """What is to be drawn of a graph, at the level of the functions that the program calls."""
+def diagram(graph: Graph, options: FigureOptions, added: Iterable[Iterable[int]] = ((), ())) -> Diagram:
+    """What is to be drawn of a graph, at the level of the functions that the program calls.
+
+    ``added`` is what ``added_by_recording`` says of the run.
+    """
     graph = api_graph(graph)
+    no_model = dict(zip(ADDED_LABELS, map(frozenset, added), strict=True))
     named = ItemNames(graph, options)
     columns, nodes = [], []
     wanted = [PHASES[options.phase]] if options.phase else list(Phase)
     depth = options.depth
     for phase in wanted:
-        tree = grow(graph, int(phase), depth, named)
+        tree = grow(graph, int(phase), depth, named, no_model)
         if not tree.items:
             continue
         if depth == "auto":

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import html
 from typing import TYPE_CHECKING, Any
 
 from torch_vis.errors import missing_extra
 from torch_vis.graph.io.atomic import PathLike, write_text
-from torch_vis.graph.record import Run
+from torch_vis.graph.record import Run, added_by_recording
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import inert
 from torch_vis.views.figure.diagram import Diagram, PhaseColumn, diagram, walk
 from torch_vis.views.figure.options import FigureOptions
-from torch_vis.views.figure.palette import FAINT, FRAME, HIGHLIGHT, STROKE, WIRE, colors, ink
+from torch_vis.views.figure.palette import FAINT, FRAME, HIGHLIGHT, STROKE, WIRE, Colors, colors, ink
 from torch_vis.views.figure.scene import HEADINGS, THICK_RIM, box_of, frame_fill, named
 
 if TYPE_CHECKING:
@@ -71,9 +72,32 @@ def _attributes(run: Run, options: FigureOptions) -> dict[str, dict[str, str]]:
 
 
 def _body(run: Run, options: FigureOptions) -> list[str]:
-    drawn = diagram(run.graph, options)
+    drawn = diagram(run.graph, options, added_by_recording(run))
     palette = colors(drawn, run.metrics, options.color)
-    return [line for number in range(len(drawn.columns)) for line in _column(drawn, number, palette)]
+    lines = [line for number in range(len(drawn.columns)) for line in _column(drawn, number, palette)]
+    return [*lines, *_legend(palette)] if options.legend else lines
+
+
+def _legend(palette: Colors) -> list[str]:
+    """What the colours mean, as a row below the picture."""
+    if palette.measure is not None:
+        ticks = palette.ticks() if palette.most else []
+        span = palette.most - palette.least
+        rows = [(text, palette.heat(palette.least + span * share)) for share, text in ticks]
+        note = palette.note
+    else:
+        rows, note = palette.legend(), ""
+    if not rows:
+        return []
+    cells = [
+        f'<TD BGCOLOR="{fill}" BORDER="1" COLOR="{STROKE}" WIDTH="12"> </TD><TD>{html.escape(inert(text))}</TD>'
+        for text, fill in rows
+    ]
+    cells += [f"<TD>{html.escape(note)}</TD>"] if note else []
+    table = f'<TABLE BORDER="0" CELLBORDER="0" CELLSPACING="3"><TR>{"".join(cells)}</TR></TABLE>'
+    return [
+        f'  {{ rank=sink; legend [shape=plaintext, style="", fontsize=9, fontcolor="{FAINT}", label=<{table}>]; }}'
+    ]
 
 
 def _column(drawn: Diagram, number: int, palette: Any) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -74,6 +75,16 @@ class FigureOptions:
                 )
         for color in self.colors.values():
             color_of(color)
+        for pattern, text in self.labels.items():
+            if not isinstance(text, str):
+                raise UsageError(f"the label of {pattern!r} is a text, not {text!r}")
+        if self.title is not None and not isinstance(self.title, str):
+            raise UsageError(
+                f"title is a text, '' for none, or None for the run's own name, not {self.title!r}"
+            )
+        for name in ("legend", "shapes"):
+            if not isinstance(getattr(self, name), bool):
+                raise UsageError(f"{name} is True or False, not {getattr(self, name)!r}")
 
     @property
     def is_sideways(self) -> bool:
@@ -169,6 +180,8 @@ class ItemNames:
                 raise no_match("module, class or operator", pattern, sorted(set(names)))
             return
         wanted = _by_class(pattern)
+        if not isinstance(pattern, type):
+            _try(pattern, graph.modules[0])
         if isinstance(pattern, type) and not any(wanted(row.path, row.type) for row in graph.modules):
             raise no_match("class", pattern.__name__, sorted({row.type for row in graph.modules}))
 
@@ -191,7 +204,7 @@ def patterns(chosen: Any) -> list[Pattern]:
     try:
         result = list(chosen)
     except TypeError:
-        result = [None]
+        result = [chosen]
     for pattern in result:
         if not isinstance(pattern, (str, type)) and not callable(pattern):
             raise UsageError(
@@ -199,6 +212,20 @@ def patterns(chosen: Any) -> list[Pattern]:
                 f"function of path and class, not by {type(pattern).__name__}"
             )
     return result
+
+
+def _try(pattern: Any, row: Any) -> None:
+    """Refuse a function that does not take a path and a class."""
+    try:
+        inspect.signature(pattern).bind(row.path, row.type)
+    except TypeError:
+        raise UsageError(
+            "a function that chooses modules takes two arguments, the path and the name of the class: "
+            "lambda path, cls: cls == 'Block'"
+        ) from None
+    except ValueError:
+        # A function of another language does not say what it takes.
+        return
 
 
 def _by_class(pattern: Any) -> Callable[[str, str], bool]:

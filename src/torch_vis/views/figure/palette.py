@@ -103,6 +103,13 @@ class Colors:
             fill = FILLS[family]
         return Paint(fill, amount, self.facts(column, item))
 
+    @property
+    def note(self) -> str:
+        """What a colour scale measures, by the name that it has on every surface."""
+        assert self.measure is not None
+        info = METRIC_INFO.get(self.measure.metric)
+        return f"{info.label if info else self.by} of the operations in a box"
+
     def legend(self) -> list[tuple[str, str]]:
         """Names and fills of the families in the picture, in the order of the table."""
         return [(name, fill) for name, fill in FILLS.items() if name in self.used]

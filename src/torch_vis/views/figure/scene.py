@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from torch_vis.graph.record import Run
+from torch_vis.graph.record import Run, added_by_recording
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import inert, many, shortened
 from torch_vis.views.figure.diagram import Diagram, Edge, PhaseColumn, diagram
@@ -166,7 +166,7 @@ class Scene:
 
 def scene(run: Run, options: FigureOptions) -> Scene:
     """Lay out a picture of a run."""
-    drawn = diagram(run.graph, options)
+    drawn = diagram(run.graph, options, added_by_recording(run))
     palette = colors(drawn, run.metrics, options.color)
     title = run.name if options.title is None else options.title
     result = Scene(title, "", 0.0, 0.0, [], [], [], [], palette)
@@ -232,7 +232,7 @@ def _add_legend(result: Scene) -> None:
     palette = result.colors
     if palette.measure is not None:
         result.scale = (x, y, 240.0)
-        result.note = f"{palette.by} of the operations in a box"
+        result.note = palette.note
         if palette.unknown:
             result.note += f"; white: not known ({palette.unknown})"
         result.width = max(result.width, x + 264 + text_width(result.note, SMALL))

@@ -6,6 +6,7 @@ found from the first, which stands for the others.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,6 +21,8 @@ from torch_vis.views.text.module_tree import AGAIN
 
 MOST_IN_A_FRAME = 80  # beyond, neighbours are put together
 DEEPEST = 64  # levels that "auto" tries
+ADDED_LABELS = ("summed outputs", "gradient of 1")  # what the recording added, as the page calls it
+ADDED_FILL = "#f1f3f5"
 
 
 @dataclass(slots=True)
@@ -60,14 +63,19 @@ class FigureTree:
         return sum(item.children is None and not item.hidden for item in self.items)
 
 
-def grow(graph: Graph, phase: int, depth: Depth, named: ItemNames) -> FigureTree:
-    """The tree of one phase, opened to a depth: an integer, None for everything, "auto" for what is readable."""
+def grow(
+    graph: Graph, phase: int, depth: Depth, named: ItemNames, added: Mapping[str, frozenset[int]]
+) -> FigureTree:
+    """The tree of one phase, opened to a depth: an integer, None for everything, "auto" for what is readable.
+
+    ``added`` has the operations that the recording added, by what they are called together.
+    """
     elements, labels = Elements(graph, [phase]), ScopeLabels(graph)
     if depth != "auto":
-        return _grow(graph, elements, labels, phase, depth, named)
-    best = _grow(graph, elements, labels, phase, 0, named)
+        return _grow(graph, elements, labels, phase, depth, named, added)
+    best = _grow(graph, elements, labels, phase, 0, named, added)
     for level in range(1, DEEPEST):
-        tree = _grow(graph, elements, labels, phase, level, named)
+        tree = _grow(graph, elements, labels, phase, level, named, added)
         if tree.boxes > ROOM and level > 1:
             return best
         if len(tree.items) == len(best.items) and level > 1:
@@ -77,13 +85,23 @@ def grow(graph: Graph, phase: int, depth: Depth, named: ItemNames) -> FigureTree
 
 
 def _grow(
-    graph: Graph, elements: Elements, labels: ScopeLabels, phase: int, depth: int | None, named: ItemNames
+    graph: Graph,
+    elements: Elements,
+    labels: ScopeLabels,
+    phase: int,
+    depth: int | None,
+    named: ItemNames,
+    added: Mapping[str, frozenset[int]],
 ) -> FigureTree:
     tree = FigureTree([], elements, labels, depth)
     if not len(elements.nodes):
         return tree
     whole = FigureItem(-1, -1, "module", "", "", ~np.array([0]), level=0, phase=phase)
-    tree.top = _open(graph, tree, whole)
+    tree.top = _open(graph, tree, whole, added)
+    if named.options.color == "type":
+        for number in tree.top:
+            if tree.items[number].label in added:
+                tree.items[number].fill = ADDED_FILL
     todo = list(tree.top)
     # The model itself, when it is all there is, is no level of its own: the picture is of it.
     modules = [number for number in tree.top if tree.items[number].kind == "module"]
@@ -120,8 +138,10 @@ def _opens(tree: FigureTree, item: FigureItem, depth: int | None, lone: bool) ->
     return item.level < depth and (lone or tree.elements.calls_modules(int(~item.elements[0])))
 
 
-def _open(graph: Graph, tree: FigureTree, item: FigureItem) -> list[int]:
-    """Make the items inside one."""
+def _open(
+    graph: Graph, tree: FigureTree, item: FigureItem, added: Mapping[str, frozenset[int]] | None = None
+) -> list[int]:
+    """Make the items inside one; what the recording added is one each."""
     if item.kind == "repeat":
         rows = item.instances
         groups = [Stretch(column, 1, 1) for column in range(rows.shape[1])]
@@ -130,6 +150,10 @@ def _open(graph: Graph, tree: FigureTree, item: FigureItem) -> list[int]:
         rows = tree.elements.of(~item.elements)
         groups = _folds(tree.elements, rows[0])
         level = item.level + 1 if item.number >= 0 else 0
+    names = {}
+    for label, nodes in (added or {}).items():
+        groups, start = _put_together(graph, groups, rows[0], nodes)
+        names[start] = label
     if len(groups) > MOST_IN_A_FRAME:
         groups = _bundled(groups)
     numbers = []
@@ -137,12 +161,44 @@ def _open(graph: Graph, tree: FigureTree, item: FigureItem) -> list[int]:
         part = rows[:, start : start + period * count]
         child = _item(graph, tree, item, part, period, count)
         child.level = level
+        child.label = names.get(start, child.label)
         if child.kind == "module" and count == 1 and len(part) == 1 and _is_module(graph, ~int(part[0, 0])):
             call = int(graph.scope_call[~int(part[0, 0])])
             if call and not child.label.endswith("decode") and not tree.elements.again[~int(part[0, 0])]:
                 child.label += f" #{call + 1}"
         numbers.append(child.number)
     return numbers
+
+
+def _put_together(
+    graph: Graph, groups: list[Stretch], row: Any, nodes: frozenset[int]
+) -> tuple[list[Stretch], int]:
+    """Neighbours that hold nothing but certain operations as one, and where it starts; -1 where there are none."""
+    enter, leave = graph.tree.enter, graph.tree.leave
+
+    scopes = {int(graph.node_scope[node]) for node in nodes}
+
+    def holds(element: int) -> bool:
+        if element >= 0 or ~element not in scopes:
+            return element in nodes
+        at = enter[graph.node_scope]
+        inside = np.flatnonzero((at >= enter[~element]) & (at < leave[~element])).tolist()
+        return bool(inside) and nodes.issuperset(inside)
+
+    alike = [
+        all(holds(int(element)) for element in row[start : start + period * times])
+        for start, period, times in groups
+    ]
+    if not any(alike):
+        return groups, -1
+    first = alike.index(True)
+    end = first
+    while end < len(groups) and alike[end]:
+        end += 1
+    start = groups[first].start
+    last = groups[end - 1]
+    size = last.start + last.period * last.times - start
+    return [*groups[:first], Stretch(start, size, 1), *groups[end:]], start
 
 
 def _is_module(graph: Graph, scope: int) -> bool:

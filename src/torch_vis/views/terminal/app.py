@@ -510,6 +510,9 @@ class Explorer(App[None]):
             width, palette(dark), dark=dark, histograms=self.histograms, batch_sizes=self._batch or ()
         )
         if row >= 0:
+            alike = len(self.arrangement.stands_for(row))
+            if alike > 1:
+                canvas.say(f"the first of {alike} alike; the tree has the sum of all", canvas.colours.dim)
             try:
                 # what a row is, all ranks say; the rest is asked of the one that it belongs to
                 part, own = (self.source, row) if name == "details" else self.source.part(row)

@@ -206,6 +206,30 @@ class Arrangement:
         """For how many neighbours a row stands: 1, or more where repeats are folded."""
         return int(self.find_repeats()[0][row]) if self.is_folded else 1
 
+    def stands_for(self, row: int) -> Ints:
+        """The rows that a row shows: itself, and where repeats are folded the same row of every repeat around it."""
+        rows = np.array([row], dtype=np.int64)
+        above = row if self.is_folded else -1
+        while above >= 0:
+            many = self.members(above)
+            if many > 1:
+                size = int(self.forest.end[above]) - above
+                rows = (np.arange(many, dtype=np.int64)[:, None] * size + rows).ravel()
+            above = int(self.forest.parent[above])
+        return rows
+
+    def figure(self, name: str, row: int) -> float:
+        """A row's figure; of a fold and of what is in one, the sum over its repeats where that means something."""
+        column = self.forest.numbers[name]
+        if name not in ADDITIVE:
+            return float(column[row])
+        rows = self.stands_for(row)
+        sharing = self.forest.sharing
+        if len(rows) > 1 and name in HELD and sharing is not None:
+            return float(sharing.over(rows, sharing.size))
+        figures = column[rows]
+        return float("nan") if np.isnan(figures).all() else float(np.nansum(figures))
+
     @property
     def is_folded(self) -> bool:
         """Whether repeats are one row now; a filter shows each of them that matches."""
@@ -326,6 +350,8 @@ class Arrangement:
         forest = self.forest
         if self.sort in forest.numbers:
             figures = forest.numbers[self.sort][rows]
+            if self.is_folded:
+                figures = np.array([self.figure(self.sort, row) for row in rows.tolist()])
         else:
             word: Callable[[int], str] = forest.texts.get(self.sort, forest.names.__getitem__)
             words = np.array([word(row) for row in rows.tolist()], dtype=object)
@@ -442,18 +468,8 @@ class RowListing:
         self.columns = columns
 
     def figure(self, name: str, row: int) -> float:
-        """A row's figure; of a fold, the sum over its members where that means something."""
-        column = self.forest.numbers[name]
-        many = self.arrangement.members(row)
-        if many == 1 or name not in ADDITIVE:
-            return float(column[row])
-        members = [row]
-        while len(members) < many:
-            members.append(int(self.forest.end[members[-1]]))
-        sharing = self.forest.sharing
-        if name in HELD and sharing is not None:
-            return float(sharing.over(row, int(self.forest.end[members[-1]]), sharing.size))
-        return float(np.nansum(column[members])) if not np.isnan(column[members]).all() else float("nan")
+        """A row's figure as it is shown."""
+        return self.arrangement.figure(name, row)
 
     def as_data(self, title: str, facts: list[str], panel: tuple[str, str] | None = None) -> dict[str, Any]:
         """The rows, each with the columns; what is not known is null."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from torch_vis.graph import Graph, Metrics
-from torch_vis.graph.module_table import output_values
+from torch_vis.graph.module_table import call_times, output_values
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.tree import Tree
 from torch_vis.graph.types import Array, Bools, Floats, Ints
@@ -153,10 +153,12 @@ class Sharing:
             own = own - twice.astype(own.dtype)
         return self.forest.subtotal(own)
 
-    def over(self, first: int, stop: int, figure: Array) -> int:
-        """The sum over a stretch of rows, every item once."""
-        low, high = np.searchsorted(self.row, [first, stop])
-        return int(figure[np.unique(self.item[low:high])].sum())
+    def over(self, rows: Ints, figure: Array) -> int:
+        """The sum over some rows and all below them, every item once."""
+        held = [
+            self.item[slice(*np.searchsorted(self.row, [row, self.forest.end[row]]))] for row in rows.tolist()
+        ]
+        return int(figure[np.unique(np.concatenate(held))].sum())
 
     def _meetings(self) -> tuple[Ints, Ints]:
         """For each item held again, the row where the two holdings first come under one roof."""
@@ -219,7 +221,7 @@ def measure(forest: Forest, graph: Graph, metrics: Metrics, row_of_scope: Ints) 
     numbers["calls"] = tally.by_row(ones, is_call)
     never = tally.by_row(ones, tally.begins) == 0
     if "scope_time_ns" in metrics:
-        taken = _without_backward(graph, metrics, tally.again)
+        taken = call_times(graph, metrics)
         numbers["time"] = tally.by_row(taken, is_call & tally.outermost)
         numbers["self"] = tally.by_row(taken, is_call) - tally.inside(taken)
         numbers["mean"] = np.where(never, np.nan, numbers["time"] / np.maximum(numbers["calls"], 1))
@@ -254,15 +256,6 @@ def _recomputed(forest: Forest, graph: Graph, metrics: Metrics, tally: Tally) ->
     inside = tally.again[graph.scope_parent] & (graph.scope_parent >= 0)
     for row in tally.rows[tally.again & ~inside & tally.begins].tolist():
         forest.marks[row] = RECOMPUTED
-
-
-def _without_backward(graph: Graph, metrics: Metrics, again: Bools) -> Floats:
-    """How long each call took; the run itself, as long as its calls and its own forward operations."""
-    taken = np.where(again, 0.0, metrics["scope_time_ns"].values.astype(np.float64))
-    if len(taken) and graph.modules[graph.scope_module[0]].kind == "run" and "time_ns" in metrics:
-        own = (graph.node_scope == 0) & (graph.node_phase != Phase.BACKWARD)
-        taken[0] = taken[graph.scope_parent == 0].sum() + metrics["time_ns"].floats(0.0)[own].sum()
-    return taken
 
 
 def share(forest: Forest, name: str) -> None:
