@@ -193,6 +193,9 @@ class PatchedReplay(Replay):
         self.otherwise: dict[int, Any] = {}  # what left for Python and is not what it was
         # value → its blocks of its own with who sees each, the newest last
         self.moved: dict[int, list[tuple[int, Sight]]] = {}
+        # values that stand for memory of which only a part was replaced, and the nodes that took it
+        self.partly: set[int] = set()
+        self.partly_replaced: set[int] = set()
         actions: list[tuple[int, Callable[[], None]]] = []
         counts: dict[str, int] = {}
         for target, by in patches:
@@ -211,6 +214,7 @@ class PatchedReplay(Replay):
 
         def compare(escape: Escape) -> None:
             if left.is_another(escape, self, self.moved):
+                _refuse_sizes(escape)
                 self.left_otherwise.append(escape)
 
         actions: list[tuple[int, Callable[[], None]]] = [
@@ -327,7 +331,8 @@ class PatchedReplay(Replay):
         prepared = self.plan.prepared(node)
         args, kwargs = prepared.arguments(self.tensors(self.plan.arguments(node)))
         was, now = self.held.python_values[node], prepared.run(*args, **kwargs)
-        if was == now or (was != was and now != now):
+        # 0.0 and -0.0 are equal, and NaN is not equal to itself
+        if repr(was) == repr(now):
             return
         if isinstance(was, bool):
             raise Diverged(node, was, now)
@@ -340,6 +345,8 @@ class PatchedReplay(Replay):
             for block, sight in self.moved.get(read, ()):
                 if not sight.new(node):
                     continue
+                if read in self.partly:
+                    self.partly_replaced.add(node)
                 for value in self.layout.outputs(node):
                     if storage[value] == storage[read]:
                         entries = self.moved.setdefault(value, [])
@@ -442,8 +449,21 @@ class PatchedReplay(Replay):
         if storage in self.memory:
             tensor = self.on_block(value, self.memory[blocks[storage]])
             tensor.copy_(new)
+            self._move_memory(value, blocks[storage], sight)
         else:
             self.objects[blocks[storage]] = new
+
+    def _move_memory(self, value: int, block: int, sight: Sight) -> None:
+        """Whoever takes the memory of a replaced value as such (a copy of it does) sees the new block too."""
+        graph = self.graph
+        storage = graph.value_storage[value]
+        if graph.storage_birth[storage] < 0:
+            return
+        taken = np.flatnonzero((graph.value_storage == storage) & (graph.value_producer < 0)).tolist()
+        for memory in taken:
+            self.moved.setdefault(memory, []).append((block, sight))
+        if graph.types[graph.value_type[value]].nbytes != graph.storage_bytes[storage]:
+            self.partly.update(taken)
 
     def store(self, target: ReplayTarget) -> None:
         """Keep what a module or operation gave."""
@@ -490,7 +510,8 @@ class LeftValues:
     def any(self) -> bool:
         """Whether anything left, or sizes went by numbers."""
         held = self.held
-        return bool(held.python_values or held.escapes or held.overlaps or held.raised or self._by_data)
+        left = held.python_values or held.escapes or held.overlaps or held.raised or held.started
+        return bool(left or self._by_data)
 
     def _values(self, storage: int) -> Any:
         """The values that lie on a block."""
@@ -575,12 +596,15 @@ class LeftValues:
             same_form = tensor.is_contiguous() and not tensor.storage_offset()
         else:
             same_form = tuple(tensor.shape) == geometry.shape and tensor.dtype == geometry.dtype
-        return not same_form or digest_of(tensor) != escape.digest
+        if same_form and digest_of(tensor) == escape.digest:
+            return False
+        _refuse_sizes(escape)
+        return True
 
     def sentences(self, changed: list[Escape], touched: Any, needed: list[int]) -> list[str]:
         """What a rerun has to say: of what is another now, and of what is not repeated."""
         graph, held = self.graph, self.held
-        if not (held.escapes or held.overlaps or held.raised):
+        if not (held.escapes or held.overlaps or held.raised or held.started):
             return []
         sentences = [
             f"{escape.method}() took a value to Python at {escape.where}, and it may be another now: what was done "
@@ -609,6 +633,11 @@ class LeftValues:
             for raised in held.raised
             if touched[list(raised.values)].any()
         ]
+        if touched.any():
+            sentences += [
+                f"{what} may have read what is another now: what it did outside of recorded modules is as recorded"
+                for what in held.started
+            ]
         return list(dict.fromkeys(sentences))
 
     def _read(self, needed: list[int]) -> Any:
@@ -620,6 +649,15 @@ class LeftValues:
         read[graph.value_storage[graph.in_value[runs[graph.in_node]]]] = True
         read[graph.value_storage[graph.result_value]] = True
         return read
+
+
+def _refuse_sizes(escape: Escape) -> None:
+    """Raise where torch would take other sizes from numbers than it did."""
+    if escape.sizes:
+        raise UsageError(
+            f"{escape.method}() at {escape.where} took sizes from numbers of a tensor, and these may be others now, so "
+            "other operations would run than those that were recorded; trace again with these inputs"
+        )
 
 
 def _goes_by_data(name: str) -> bool:

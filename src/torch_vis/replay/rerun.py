@@ -299,6 +299,10 @@ def execute(
     changed = [*run.left_otherwise, *planner.left.changed_after(schedule.touched)]
     changed += [escape for escape in held.escapes if planner.left.is_another_input(escape, inputs)]
     rerun.limits += tuple(planner.left.sentences(changed, schedule.touched, schedule.needed))
+    rerun.limits += tuple(
+        f"{where(graph, node)} took memory of which a part was replaced, with what else lies there: that is as recorded"
+        for node in sorted(run.partly_replaced)
+    )
     if refused:
         rerun.limits += (f"not written, safetensors has no form for them: {', '.join(refused)}",)
     before = held.results if basis is None else basis.results
