@@ -95,7 +95,9 @@ def _packed(y: Tensor) -> float:
     """What a recurrent layer gives of sequences whose lengths are numbers of a tensor."""
     lengths = (y[:, 0].abs() * 2).long().clamp(1, 4)
     sequences = torch.arange(48.0).reshape(3, 4, 4) / 48
-    packed = torch.nn.utils.rnn.pack_padded_sequence(sequences, lengths, batch_first=True, enforce_sorted=False)
+    packed = torch.nn.utils.rnn.pack_padded_sequence(
+        sequences, lengths, batch_first=True, enforce_sorted=False
+    )
     weights = [torch.full((2, 4), 0.5), torch.full((2, 2), 0.25), torch.zeros(2), torch.zeros(2)]
     out, _ = torch._VF.rnn_tanh(  # type: ignore[attr-defined]
         packed.data, packed.batch_sizes, torch.zeros(1, 3, 2), weights, True, 1, 0.0, False, False

@@ -141,7 +141,8 @@ class _Copying(torch.nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         made = self.inner(x)[: self.rows] if self.rows < len(x) else self.inner(x)
-        return copy.deepcopy(made) * 2, made + 1
+        added = made + 1
+        return copy.deepcopy(made) * 2, added
 
 
 def test_a_copy_of_the_memory_of_what_is_replaced_has_the_replacement() -> None:
@@ -149,6 +150,7 @@ def test_a_copy_of_the_memory_of_what_is_replaced_has_the_replacement() -> None:
         again = tv.trace(_Copying(rows=3), FIRST).run(replace={"inner": tv.edit.scale(3.0)})
         part = tv.trace(_Copying(rows=2), FIRST).run(replace={"op:slice": tv.edit.scale(3.0)})
     assert torch.equal(again.output[0], FIRST * 6)
+    assert torch.equal(again.output[1], FIRST * 3 + 1)
     assert again.limits == ()
     assert any("took memory of which a part was replaced" in limit for limit in part.limits)
 

@@ -193,9 +193,6 @@ class PatchedReplay(Replay):
         self.otherwise: dict[int, Any] = {}  # what left for Python and is not what it was
         # value → its blocks of its own with who sees each, the newest last
         self.moved: dict[int, list[tuple[int, Sight]]] = {}
-        # values that stand for memory of which only a part was replaced, and the nodes that took it
-        self.partly: set[int] = set()
-        self.partly_replaced: set[int] = set()
         actions: list[tuple[int, Callable[[], None]]] = []
         counts: dict[str, int] = {}
         for target, by in patches:
@@ -345,8 +342,6 @@ class PatchedReplay(Replay):
             for block, sight in self.moved.get(read, ()):
                 if not sight.new(node):
                     continue
-                if read in self.partly:
-                    self.partly_replaced.add(node)
                 for value in self.layout.outputs(node):
                     if storage[value] == storage[read]:
                         entries = self.moved.setdefault(value, [])
@@ -455,15 +450,8 @@ class PatchedReplay(Replay):
 
     def _move_memory(self, value: int, block: int, sight: Sight) -> None:
         """Whoever takes the memory of a replaced value as such (a copy of it does) sees the new block too."""
-        graph = self.graph
-        storage = graph.value_storage[value]
-        if graph.storage_birth[storage] < 0:
-            return
-        taken = np.flatnonzero((graph.value_storage == storage) & (graph.value_producer < 0)).tolist()
-        for memory in taken:
+        for memory in memory_taken(self.graph, value):
             self.moved.setdefault(memory, []).append((block, sight))
-        if graph.types[graph.value_type[value]].nbytes != graph.storage_bytes[storage]:
-            self.partly.update(taken)
 
     def store(self, target: ReplayTarget) -> None:
         """Keep what a module or operation gave."""
@@ -489,6 +477,15 @@ class PatchedReplay(Replay):
     def result(self, number: int) -> torch.Tensor:
         """One of the run's results."""
         return self.tensor(self.graph.outcomes[number].value.index)
+
+
+def memory_taken(graph: Graph, value: int) -> list[int]:
+    """The values that stand for the memory of a value as such, where an operation of the run made that memory."""
+    storage = graph.value_storage[value]
+    if graph.storage_birth[storage] < 0:
+        return []
+    taken: list[int] = np.flatnonzero((graph.value_storage == storage) & (graph.value_producer < 0)).tolist()
+    return taken
 
 
 # ---------------------------------------------------------------- what left for Python
