@@ -18,13 +18,13 @@ from torch_vis.analysis.compare.change_lines import ChangeLine, change_lines
 from torch_vis.analysis.compare.changes import ModuleChange, changed_outputs, find_changes
 from torch_vis.analysis.compare.module_deltas import (
     ModuleDelta,
+    ModuleLists,
     largest_deltas,
     module_deltas,
     module_scopes,
     signed,
 )
 from torch_vis.analysis.compare.module_keys import weight_digest
-from torch_vis.analysis.compare.module_lists import ModuleLists
 from torch_vis.analysis.compare.settings import counts_other_steps
 from torch_vis.analysis.compare.words import changes_of, node_text
 from torch_vis.errors import TensorsMissing, UsageError, missing_extra, no_match
@@ -114,7 +114,10 @@ class Comparison(Renamed):
         """
         operations = len(self.added) or len(self.removed) or self.alignment.changed.any()
         modules = self.reordered_modules or self.changed_modules
-        return not (operations or modules or self.changed_outputs or self.ended[0] != self.ended[1])
+        if operations or modules or self.changed_outputs or self.ended[0] != self.ended[1]:
+            return False
+        # a setting that is no argument of an operation, but a number that it reads from memory
+        return not any(change.kind == "optimizer" for change in self.changes)
 
     @property
     def ended(self) -> tuple[str | None, str | None]:
