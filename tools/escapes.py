@@ -13,8 +13,12 @@ import copy
 import ctypes
 import io
 import itertools
+import math
+import os
 import pickle
+import struct
 import sys
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -58,6 +62,47 @@ def _raised(y: Tensor) -> float:
 
 def _length(y: Tensor) -> int:
     return len(y[y > 0])
+
+
+def _on_thread(y: Tensor) -> float:
+    numbers: list[float] = []
+    thread = threading.Thread(target=lambda: numbers.append(y.sum().item()))
+    thread.start()
+    thread.join()
+    return numbers[0]
+
+
+def _in_fork(y: Tensor) -> float:
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.write(writer, struct.pack("d", float(y.detach().sum())))
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    (number,) = struct.unpack("d", os.read(reader, 8))
+    os.close(reader)
+    os.close(writer)
+    return float(number)
+
+
+def _positions(y: Tensor) -> Tensor:
+    return (y.relu() * 4).long()[:, :2].reshape(1, -1)
+
+
+def _packed(y: Tensor) -> float:
+    """What a recurrent layer gives of sequences whose lengths are numbers of a tensor."""
+    lengths = (y[:, 0].abs() * 2).long().clamp(1, 4)
+    sequences = torch.arange(48.0).reshape(3, 4, 4) / 48
+    packed = torch.nn.utils.rnn.pack_padded_sequence(
+        sequences, lengths, batch_first=True, enforce_sorted=False
+    )
+    weights = [torch.full((2, 4), 0.5), torch.full((2, 2), 0.25), torch.zeros(2), torch.zeros(2)]
+    out, _ = torch._VF.rnn_tanh(  # type: ignore[attr-defined]
+        packed.data, packed.batch_sizes, torch.zeros(1, 3, 2), weights, True, 1, 0.0, False, False
+    )
+    return float(out.sum())
 
 
 # what leaves, as one number
@@ -125,6 +170,14 @@ NUMBERS: dict[str, Callable[[Tensor], Any]] = {
     "tensor_split": lambda y: torch.tensor_split(y, (y > 0).any(-1).sum()[None])[0].shape[0],
     "split of where": lambda y: len(torch.where(y > 0)[0]),
     "raised": _raised,
+    "thread": _on_thread,
+    "fork": _in_fork,
+    "packed": _packed,
+    "signed zero": lambda y: math.copysign(2.0, (y[0, 0] * 0).item()),
+    "sparse size": lambda y: torch.sparse_coo_tensor(_positions(y), torch.ones(_positions(y).numel())).shape[0],
+    "csr size": lambda y: torch.sparse_csr_tensor(
+        torch.tensor([0, 1]), _positions(y)[0, -1:], torch.ones(1)
+    ).shape[1],
 }  # fmt: skip
 
 # what leaves, as a tensor that comes back

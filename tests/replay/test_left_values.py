@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils import rnn
 
 import torch_vis as tv
 from tools.escapes import FIRST, NUMBERS, OTHERS, TENSORS, WRITES, outcome, programs
@@ -83,6 +85,80 @@ def test_a_size_that_data_decides_is_refused_where_it_would_be_another() -> None
     assert torch.equal(t.run(OTHERS["mixed"] * 2).output, OTHERS["mixed"] * 2 / 7)
     with pytest.raises(UsageError, match="nonzero"):
         t.run(FIRST)
+
+
+class _Packed(torch.nn.Module):
+    """A recurrent layer over sequences of the lengths that it is given."""
+
+    def __init__(self, kind: type[torch.nn.RNNBase]) -> None:
+        super().__init__()
+        self.layer = kind(4, 3, batch_first=True)
+
+    def forward(self, sequences: Tensor, lengths: Tensor) -> Tensor:
+        out: Tensor = self.layer(rnn.pack_padded_sequence(sequences, lengths, batch_first=True))[0].data
+        return out
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+def test_other_lengths_of_packed_sequences_are_refused(kind: type[torch.nn.RNNBase]) -> None:
+    model, sequences = _Packed(kind), torch.arange(64.0).view(4, 4, 4) / 64
+    lengths, same_sum = torch.tensor([4, 3, 3, 1]), torch.tensor([4, 4, 2, 1])
+    with torch.no_grad():
+        t = tv.trace(model, sequences, lengths)
+        assert torch.equal(t.run(-sequences, lengths.clone()).output, model(-sequences, lengths))
+        with pytest.raises(UsageError, match=r"(lstm|gru|rnn_tanh)\(\) at .* trace again with these inputs"):
+            t.run(sequences, same_sum)
+
+
+def test_another_size_of_a_sparse_tensor_is_refused_unless_it_was_given() -> None:
+    def sized(index: Tensor) -> Tensor:
+        return torch.sparse_coo_tensor(index[None], torch.ones(3), (9,)).to_dense()
+
+    def unsized(index: Tensor) -> Tensor:
+        return torch.sparse_coo_tensor(index[None], torch.ones(3)).to_dense()
+
+    index, other = torch.tensor([0, 1, 3]), torch.tensor([0, 1, 8])
+    again = tv.trace(sized, index).run(other)
+    assert torch.equal(again.output, sized(other))
+    assert again.limits == ()
+    with pytest.raises(UsageError, match="sparse_coo_tensor"):
+        tv.trace(unsized, index).run(other)
+
+
+def test_a_zero_of_another_sign_is_another_number() -> None:
+    t = tv.trace(lambda x: 1 / torch.full((2,), x.item()), torch.tensor(0.0))
+    assert any("-0.0 now" in limit for limit in t.run(torch.tensor(-0.0)).limits)
+    assert t.run(torch.tensor(0.0)).limits == ()
+
+
+class _Copying(torch.nn.Module):
+    """Copies the memory of what it makes, or of a part of it."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.inner = torch.nn.Hardtanh(-9, 9)
+        self.rows = rows
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        made = self.inner(x)[: self.rows] if self.rows < len(x) else self.inner(x)
+        added = made + 1
+        return copy.deepcopy(made) * 2, added
+
+
+def test_a_copy_of_the_memory_of_what_is_replaced_has_the_replacement() -> None:
+    with torch.no_grad():
+        again = tv.trace(_Copying(rows=3), FIRST).run(replace={"inner": tv.edit.scale(3.0)})
+        part = tv.trace(_Copying(rows=2), FIRST).run(replace={"op:slice": tv.edit.scale(3.0)})
+    assert torch.equal(again.output[0], FIRST * 6)
+    assert torch.equal(again.output[1], FIRST * 3 + 1)
+    assert again.limits == ()
+    assert any("took memory of which a part was replaced" in limit for limit in part.limits)
+
+
+def test_what_a_thread_of_the_run_read_is_told_of() -> None:
+    t = tv.trace(PROGRAMS["thread / made / no write / factor"], FIRST)
+    assert any("a thread that was started at" in limit for limit in t.run(FIRST * 2).limits)
+    assert t.run().limits == ()
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,8 @@ class Escape:
     """How many operations had run."""
     shares: bool
     """Whether what it left as lies on the tensor's own memory."""
+    sizes: bool = False
+    """Whether torch took sizes from it, so that with other numbers other operations would run."""
     address: int = 0
     """Of its memory, 0 where it has none that is plain."""
     geometry: Geometry | None = None
@@ -96,6 +98,8 @@ class KeptTensors:
     """Tensors that left for Python without an operation."""
     raised: list[Raised] = field(default_factory=list)
     """Operations that raised."""
+    started: list[str] = field(default_factory=list)
+    """Threads and processes that the run started, with the user's line, in words."""
     overlaps: list[tuple[int, int]] = field(default_factory=list)
     """Pairs of blocks that are two to torch and lie on the same bytes."""
     inputs: dict[str, tuple[int, Geometry]] = field(default_factory=dict)

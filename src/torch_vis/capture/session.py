@@ -438,6 +438,7 @@ class Capture(Context["Capture"]):
         for op, values, site in rec.raised:
             numbers = (number(value) for value in values)
             kept.raised.append(Raised(op, tuple(n for n in numbers if n is not None), self._line(site)))
+        kept.started = [f"{what} that was started at {self._line(site)}" for what, site in rec.started]
         kept.overlaps = overlapping_memory(rec)
 
     def _line(self, site: int) -> str:

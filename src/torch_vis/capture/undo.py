@@ -295,6 +295,7 @@ class Part(Protocol):
 _lock = threading.RLock()
 _shared: list[Shared] = []
 _in_child: list[Callable[[], None]] = []
+_in_parent: list[Callable[[], None]] = []
 _undone_in_child: dict[int, Undo] = {}
 
 
@@ -620,6 +621,11 @@ def in_child(function: Callable[[], None]) -> None:
     _in_child.append(function)
 
 
+def in_parent(function: Callable[[], None]) -> None:
+    """Call a function wherever a process has been forked, in the one that goes on."""
+    _in_parent.append(function)
+
+
 def undo_in_child(undo: Undo) -> None:
     """Have a block undone in every child that is forked while it runs."""
     undo.add(_undone_in_child.pop, id(undo), None)
@@ -641,8 +647,13 @@ def _forked() -> None:
         shared.remove()
 
 
+def _has_forked() -> None:
+    for function in _in_parent:
+        function()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_forked, after_in_parent=_has_forked)
 
 
 def without_collector(function: Callable[P, T]) -> Callable[P, T]:

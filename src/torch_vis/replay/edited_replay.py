@@ -211,6 +211,7 @@ class PatchedReplay(Replay):
 
         def compare(escape: Escape) -> None:
             if left.is_another(escape, self, self.moved):
+                _refuse_sizes(escape)
                 self.left_otherwise.append(escape)
 
         actions: list[tuple[int, Callable[[], None]]] = [
@@ -327,7 +328,8 @@ class PatchedReplay(Replay):
         prepared = self.plan.prepared(node)
         args, kwargs = prepared.arguments(self.tensors(self.plan.arguments(node)))
         was, now = self.held.python_values[node], prepared.run(*args, **kwargs)
-        if was == now or (was != was and now != now):
+        # 0.0 and -0.0 are equal, and NaN is not equal to itself
+        if repr(was) == repr(now):
             return
         if isinstance(was, bool):
             raise Diverged(node, was, now)
@@ -442,8 +444,14 @@ class PatchedReplay(Replay):
         if storage in self.memory:
             tensor = self.on_block(value, self.memory[blocks[storage]])
             tensor.copy_(new)
+            self._move_memory(value, blocks[storage], sight)
         else:
             self.objects[blocks[storage]] = new
+
+    def _move_memory(self, value: int, block: int, sight: Sight) -> None:
+        """Whoever takes the memory of a replaced value as such (a copy of it does) sees the new block too."""
+        for memory in memory_taken(self.graph, value):
+            self.moved.setdefault(memory, []).append((block, sight))
 
     def store(self, target: ReplayTarget) -> None:
         """Keep what a module or operation gave."""
@@ -471,6 +479,15 @@ class PatchedReplay(Replay):
         return self.tensor(self.graph.outcomes[number].value.index)
 
 
+def memory_taken(graph: Graph, value: int) -> list[int]:
+    """The values that stand for the memory of a value as such, where an operation of the run made that memory."""
+    storage = graph.value_storage[value]
+    if graph.storage_birth[storage] < 0:
+        return []
+    taken: list[int] = np.flatnonzero((graph.value_storage == storage) & (graph.value_producer < 0)).tolist()
+    return taken
+
+
 # ---------------------------------------------------------------- what left for Python
 
 
@@ -490,7 +507,8 @@ class LeftValues:
     def any(self) -> bool:
         """Whether anything left, or sizes went by numbers."""
         held = self.held
-        return bool(held.python_values or held.escapes or held.overlaps or held.raised or self._by_data)
+        left = held.python_values or held.escapes or held.overlaps or held.raised or held.started
+        return bool(left or self._by_data)
 
     def _values(self, storage: int) -> Any:
         """The values that lie on a block."""
@@ -575,12 +593,15 @@ class LeftValues:
             same_form = tensor.is_contiguous() and not tensor.storage_offset()
         else:
             same_form = tuple(tensor.shape) == geometry.shape and tensor.dtype == geometry.dtype
-        return not same_form or digest_of(tensor) != escape.digest
+        if same_form and digest_of(tensor) == escape.digest:
+            return False
+        _refuse_sizes(escape)
+        return True
 
     def sentences(self, changed: list[Escape], touched: Any, needed: list[int]) -> list[str]:
         """What a rerun has to say: of what is another now, and of what is not repeated."""
         graph, held = self.graph, self.held
-        if not (held.escapes or held.overlaps or held.raised):
+        if not (held.escapes or held.overlaps or held.raised or held.started):
             return []
         sentences = [
             f"{escape.method}() took a value to Python at {escape.where}, and it may be another now: what was done "
@@ -609,6 +630,11 @@ class LeftValues:
             for raised in held.raised
             if touched[list(raised.values)].any()
         ]
+        if touched.any():
+            sentences += [
+                f"{what} may have read what is another now: what it did outside of recorded modules is as recorded"
+                for what in held.started
+            ]
         return list(dict.fromkeys(sentences))
 
     def _read(self, needed: list[int]) -> Any:
@@ -620,6 +646,15 @@ class LeftValues:
         read[graph.value_storage[graph.in_value[runs[graph.in_node]]]] = True
         read[graph.value_storage[graph.result_value]] = True
         return read
+
+
+def _refuse_sizes(escape: Escape) -> None:
+    """Raise where torch would take other sizes from numbers than it did."""
+    if escape.sizes:
+        raise UsageError(
+            f"{escape.method}() at {escape.where} took sizes from numbers of a tensor, and these may be others now, so "
+            "other operations would run than those that were recorded; trace again with these inputs"
+        )
 
 
 def _goes_by_data(name: str) -> bool:

@@ -30,7 +30,14 @@ from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import many
 from torch_vis.ops.higher_order import BRANCHES
 from torch_vis.replay.activation_file import keeper
-from torch_vis.replay.edited_replay import Basis, Diverged, LeftValues, PatchedReplay, RunLayout
+from torch_vis.replay.edited_replay import (
+    Basis,
+    Diverged,
+    LeftValues,
+    PatchedReplay,
+    RunLayout,
+    memory_taken,
+)
 from torch_vis.replay.live_run import input_values, refused_sizes
 from torch_vis.replay.replay import Replay, ReplayPlan, where
 from torch_vis.replay.slicing import (
@@ -299,6 +306,7 @@ def execute(
     changed = [*run.left_otherwise, *planner.left.changed_after(schedule.touched)]
     changed += [escape for escape in held.escapes if planner.left.is_another_input(escape, inputs)]
     rerun.limits += tuple(planner.left.sentences(changed, schedule.touched, schedule.needed))
+    rerun.limits += _partly_replaced(graph, [target for target, _ in patches])
     if refused:
         rerun.limits += (f"not written, safetensors has no form for them: {', '.join(refused)}",)
     before = held.results if basis is None else basis.results
@@ -377,6 +385,20 @@ def _limits(graph: Graph, held: KeptTensors, touched: Any, otherwise: Mapping[in
             f"{many(len(gives), 'node')}, the first {where(graph, gives[0])}"
         )
     return tuple(sentences)
+
+
+def _partly_replaced(graph: Graph, targets: Sequence[ReplayTarget]) -> tuple[str, ...]:
+    """Where memory was taken as such of which only a part is replaced."""
+    takers = set()
+    for target in targets:
+        for value in target.values:
+            if graph.types[graph.value_type[value]].nbytes != graph.storage_bytes[graph.value_storage[value]]:
+                nodes = graph.in_node[np.isin(graph.in_value, memory_taken(graph, value))].tolist()
+                takers |= {node for node in nodes if node > target.after and target.sight.new(node)}
+    return tuple(
+        f"{where(graph, node)} took memory of which a part was replaced, with what else lies there: that is as recorded"
+        for node in sorted(takers)
+    )
 
 
 def _patched(planner: RunPlanner, key: Any) -> list[ReplayTarget]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from types import CodeType, FrameType
@@ -44,6 +45,7 @@ from torch_vis.capture.undo import (
     Undo,
     context,
     in_child,
+    in_parent,
     take_out,
 )
 
@@ -100,6 +102,13 @@ def _end_all() -> None:
             recorder.closed = True
     _active.clear()
     _adopting.clear()
+
+
+@in_parent
+def _note_child() -> None:
+    """A process was forked: what it computes is its own."""
+    for recorder in active_recorders(get_ident()):
+        recorder.started.append(("a process", recorder.site_of(sys._getframe(1))))
 
 
 @context
@@ -271,6 +280,7 @@ def _wrap_start(original: Any) -> Any:
             for recorder, _ in _adopting:
                 if recorder in active_recorders(thread) or _has_started(recorder, thread):
                     recorder.threads.append(self)
+                    recorder.started.append(("a thread", recorder.site_of(sys._getframe(1))))
         original(self)
 
     return start
@@ -414,11 +424,13 @@ class LeavingCall(NamedTuple):
     """Whether the limits of the run tell of it, and not those of reruns alone."""
     by_user: bool = False
     """Whether torch's own calls of it are about memory and not about numbers, and mean nothing."""
+    sizes: bool = False
+    """Whether numbers become sizes of what is run: with others, other operations would run."""
 
 
 ARRAY = LeavingCall(shares=True)
 ADDRESS = LeavingCall(shares=True, whole=True, told=False, by_user=True)
-SECTIONS = LeavingCall(told=False)
+SIZES = LeavingCall(told=False, sizes=True)
 IN_PLACE = LeavingCall(shares=True)
 METHODS = {
     "tolist": LeavingCall(),
@@ -452,20 +464,50 @@ def _of_tensor(name: str, call: LeavingCall, original: Any) -> Any:
     return method
 
 
-def _of_sections(original: Any) -> Any:
-    """Of ``tensor_split``, which reads where to split out of the memory of a tensor."""
+def _sections(args: tuple[Any, ...], named: dict[str, Any]) -> Iterable[Any]:
+    """Of ``tensor_split``, where to split."""
+    return (*args[1:], *(item for name, item in named.items() if name != "input"))
 
+
+def _batch_sizes(args: tuple[Any, ...], named: dict[str, Any]) -> Iterable[Any]:
+    """Of a recurrent layer, how many sequences of a packed batch go on at each step."""
+    return (named.get("batch_sizes", args[1] if len(args) > 1 else None),)
+
+
+def _positions(first: int) -> Callable[[tuple[Any, ...], dict[str, Any]], Iterable[Any]]:
+    """Of what makes a sparse tensor, its positions, where it has no size but theirs; they come before the values."""
+
+    def positions(args: tuple[Any, ...], named: dict[str, Any]) -> Iterable[Any]:
+        size = named.get("size", args[first + 1] if len(args) > first + 1 else None)
+        if isinstance(size, (list, tuple)):
+            return ()
+        return (*args[:first], *(item for name, item in named.items() if name.endswith("indices")))
+
+    return positions
+
+
+NUMBERS_READ: dict[str, Callable[[tuple[Any, ...], dict[str, Any]], Iterable[Any]]] = {
+    "tensor_split": _sections,
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _batch_sizes),
+    "sparse_coo_tensor": _positions(1),
+    **{f"sparse_{form}_tensor": _positions(2) for form in ("csr", "csc", "bsr", "bsc", "compressed")},
+}
+"""Functions of torch that read numbers out of the memory of tensors by themselves, to make sizes of them."""
+
+
+def _of_function(name: str, original: Any) -> Any:
     @leave_alone
-    def tensor_split(*args: Any, **kwargs: Any) -> Any:
-        """Stands for ``tensor_split`` while a recorder is active."""
-        if not is_compiling() and _stands(tensor_split):
-            for item in (*args[1:], *kwargs.values()):
-                if isinstance(item, torch.Tensor) and item is not kwargs.get("input"):
-                    _note("tensor_split", SECTIONS, item, sys._getframe(1))
+    def function(*args: Any, **kwargs: Any) -> Any:
+        """Stands for a function of torch while a recorder is active."""
+        if not is_compiling() and _stands(function):
+            for item in NUMBERS_READ[name](args, kwargs):
+                if isinstance(item, torch.Tensor):
+                    _note(name, SIZES, item, sys._getframe(1))
         return original(*args, **kwargs)
 
-    tensor_split.unwrapped = original
-    return tensor_split
+    function.__name__ = name
+    function.unwrapped = original
+    return function
 
 
 def _of_storage(original: Any) -> Any:
@@ -493,7 +535,9 @@ def _note(name: str, call: LeavingCall, tensor: torch.Tensor, frame: Any) -> Non
             entry = recorder.seen.get(id(tensor))
             value = entry.number if entry is not None and entry() is tensor else -1
             recorder.python_escapes.append((name, value, site, -1))
-        note_escape(recorder, name, tensor, site, shares=call.shares, whole=call.whole)
+        escape = note_escape(recorder, name, tensor, site, shares=call.shares, whole=call.whole)
+        if escape is not None:
+            escape.sizes = call.sizes
 
 
 def _stands(wrapper: Any) -> bool:
@@ -512,8 +556,14 @@ _leaving = (
     Patch(lambda: torch, "to_dlpack", partial(_of_tensor, "to_dlpack", ARRAY)),
     Patch(lambda: dlpack, "to_dlpack", partial(_of_tensor, "to_dlpack", ARRAY)),
     Patch(lambda: torch._C, "_to_dlpack", partial(_of_tensor, "to_dlpack", ARRAY)),
-    Patch(lambda: torch.Tensor, "tensor_split", _of_sections),
-    Patch(lambda: torch, "tensor_split", _of_sections),
+    Patch(lambda: torch.Tensor, "tensor_split", partial(_of_function, "tensor_split")),
+    *(Patch(lambda: torch, name, partial(_of_function, name)) for name in NUMBERS_READ),
+    # recurrent layers have them from here
+    *(
+        Patch(lambda: torch._VF, name, partial(_of_function, name))
+        for name, numbers in NUMBERS_READ.items()
+        if numbers is _batch_sizes
+    ),
     Patch(lambda: torch.UntypedStorage, "data_ptr", _of_storage),
     Patch(lambda: torch.TypedStorage, "data_ptr", _of_storage),
 )

@@ -197,6 +197,8 @@ class Recorder(Tensors):
         self.many_threads = False
         # those that the run has started
         self.threads: list[threading.Thread] = []
+        # what else began to run, in words, and the source line where it was started
+        self.started: list[tuple[str, int]] = []
         self.threads_at_start = frozenset(thread.ident for thread in threading.enumerate())
         # ids of the code that ran when the recording began
         self.codes_at_start: frozenset[int] = frozenset()

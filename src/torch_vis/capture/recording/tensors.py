@@ -407,10 +407,10 @@ def count_stored(tensor: Tensor) -> int | None:
 
 def note_escape(
     rec: Tensors, method: str, tensor: Tensor, site: int, *, shares: bool, whole: bool = False
-) -> None:
+) -> Escape | None:
     """Note that a tensor leaves; ``whole`` means all of its memory and not what it shows alone."""
     if not rec.keep or rec.closed:
-        return
+        return None
     entry = rec.seen.get(id(tensor))
     value = entry.number if entry is not None and entry() is tensor else -1
     storage = _storage(tensor)
@@ -419,7 +419,7 @@ def note_escape(
     escape = Escape(method, value, number, site, rec.count, shares)
     rec.kept.escapes.append(escape)
     if storage is None:
-        return
+        return escape
     escape.address = storage._cdata
     if whole:
         escape.digest = digest_of_storage(storage)
@@ -430,6 +430,7 @@ def note_escape(
         escape.digest = digest_of(tensor)
     if shares:
         _lend(rec, storage, escape)
+    return escape
 
 
 def note_storage_escape(rec: Tensors, method: str, storage: torch.UntypedStorage, site: int) -> None:
