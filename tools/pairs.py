@@ -11,7 +11,7 @@ import sys
 import warnings
 
 from tests.kit.pairs import wrongs
-from tests.kit.step_pairs import PAIRS
+from tests.kit.task_pairs import PAIRS
 
 
 def main() -> int:

@@ -866,7 +866,7 @@ training(
 training("groups of parameters", "AdamW 1 group of parameters → 2", "", groups=True)
 training(
     "sum of losses",
-    "crossentropyloss CrossEntropyLoss(reduction='mean') → CrossEntropyLoss(reduction='sum')",
+    "criterion CrossEntropyLoss(reduction='mean') → CrossEntropyLoss(reduction='sum')",
     "reduction",
     reduction="sum",
 )
@@ -879,9 +879,9 @@ training(
     "another loss",
     (
         "(root) aminmax, _local_scalar_dense, _local_scalar_dense, zeros and 2 more added",
-        "crossentropyloss CrossEntropyLoss → MSELoss",
+        "criterion CrossEntropyLoss → MSELoss",
     ),
-    "crossentropyloss CrossEntropyLoss → MSELoss; the runs part at sum",
+    "criterion CrossEntropyLoss → MSELoss; the runs part at sum",
     loss=nn.MSELoss,
 )
 training("clipped by norm", "*added (optimizer)", "", clip="norm")
@@ -901,7 +901,7 @@ training(
 )
 training(
     "accumulated",
-    ("former called 1 → 2 times", "(root) slice, slice, sum added", "crossentropyloss called 1 → 2 times"),
+    ("model called 1 → 2 times", "(root) slice, slice, sum added", "criterion called 1 → 2 times"),
     "",
     accumulate=2,
 )

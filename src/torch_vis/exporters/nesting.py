@@ -62,8 +62,8 @@ def _laid_over(graph: Graph) -> tuple[list[int], list[int]]:
     """The versions that partial writes were laid over, with the operations that wrote; one's own are left out."""
     over = np.flatnonzero((graph.value_carries >= 0) & (graph.value_producer >= 0))
     below, writer = graph.value_carries[over], graph.value_producer[over]
-    apart = graph.value_producer[below] != writer
-    return below[apart].tolist(), writer[apart].tolist()
+    from_others = graph.value_producer[below] != writer
+    return below[from_others].tolist(), writer[from_others].tolist()
 
 
 LONG_SCOPE = 1000  # things directly in a scope from which on it is taken apart

@@ -118,3 +118,40 @@ def test_another_rate_is_a_change_in_any_step(steps: int) -> None:
 def test_another_constant_in_the_same_step_is_a_change() -> None:
     runs = [stepped(partial(Counting, decay=decay), 1, lambda optimizer: None) for decay in (0.9, 0.8)]
     assert not tv.compare(*runs).same
+
+
+def test_a_setting_that_operations_read_from_memory_is_a_change() -> None:
+    def step(etas: tuple[float, float]) -> tv.Trace:
+        torch.manual_seed(0)
+        layer, x = nn.Linear(4, 4), torch.ones(2, 4)
+        optimizer = torch.optim.Rprop(layer.parameters(), etas=etas)
+
+        def run() -> None:
+            optimizer.zero_grad()
+            layer(x).sum().backward()
+            optimizer.step()
+
+        return tv.trace(run)
+
+    comparison = tv.compare(step((0.5, 1.2)), step((0.5, 1.3)))
+    assert not comparison.same
+    assert [str(line) for line in comparison.lines] == ["Rprop etas (0.5, 1.2) → (0.5, 1.3)"]
+    assert tv.compare(step((0.5, 1.2)), step((0.5, 1.2))).same
+
+
+def test_the_rate_that_a_scheduler_began_with_is_no_change_of_its_own() -> None:
+    def step(rate: float) -> tv.Trace:
+        torch.manual_seed(0)
+        layer, x = nn.Linear(4, 4), torch.ones(2, 4)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=rate)
+        schedule = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
+
+        def run() -> None:
+            layer(x).sum().backward()
+            optimizer.step()
+            schedule.step()
+
+        return tv.trace(run)
+
+    lines = tv.compare(step(0.1), step(0.2)).lines
+    assert [str(line) for line in lines] == ["SGD lr 0.1 → 0.2"]

@@ -238,7 +238,8 @@ def test_self_time_is_what_it_was_in_a_run(mostly: bool) -> None:
 
     t = tv.trace(nn.Sequential(*(Sleeps(turn) for turn in range(3))), torch.rand(3), repeat=3)
     (whole,) = (row for row in t.time().modules if row.type == "Sequential")
-    assert 0 <= whole.self_ns < 10_000_000 < whole.inclusive_ns
+    # the medians of the three come to 20 ms more or less than the median of the whole; a busy machine sleeps longer
+    assert whole.inclusive_ns > 10_000_000 and 0 <= whole.self_ns < whole.inclusive_ns / 2
     assert whole.self_ns == t.metrics["scope_self_ns"][whole.scope]
 
 

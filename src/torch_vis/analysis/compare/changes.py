@@ -1093,7 +1093,9 @@ def _group_changes(groups_a: object, groups_b: object) -> list[str]:
     for number, (a, b) in enumerate(zip(groups_a, groups_b)):
         if isinstance(a, dict) and isinstance(b, dict):
             for name in dict.fromkeys([*a, *b]):
-                if a.get(name) != b.get(name):
+                # what a scheduler keeps of the rate that the optimizer was made with
+                follows = name == "initial_lr" and a.get("lr") != b.get("lr") and name in a and name in b
+                if a.get(name) != b.get(name) and not follows:
                     changes[f"{name} {a.get(name, 'none')} → {b.get(name, 'none')}"].append(number)
     everywhere = len(groups_a)
     return [

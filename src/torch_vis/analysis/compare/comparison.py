@@ -114,7 +114,10 @@ class Comparison(Renamed):
         """
         operations = len(self.added) or len(self.removed) or self.alignment.changed.any()
         modules = self.reordered_modules or self.changed_modules
-        return not (operations or modules or self.changed_outputs or self.ended[0] != self.ended[1])
+        if operations or modules or self.changed_outputs or self.ended[0] != self.ended[1]:
+            return False
+        # a setting that is no argument of an operation, but a number that it reads from memory
+        return not any(change.kind == "optimizer" for change in self.changes)
 
     @property
     def ended(self) -> tuple[str | None, str | None]:

@@ -433,8 +433,9 @@ class _InputMatcher:
         self._prepare()
         self.candidates: dict[Any, list[int]] = defaultdict(list)
         self.offered: set[int] = set()
-        self._offer(open_b)
-        agenda, visits = open_a + self._called_like_rewired(), Counter[int]()
+        like_a, like_b = self._called_like_rewired()
+        self._offer(sorted({*open_b, *like_b}))
+        agenda, visits = open_a + like_a, Counter[int]()
         heapify(agenda)
         while agenda:
             node = heappop(agenda)
@@ -480,15 +481,15 @@ class _InputMatcher:
     def _in_stages(self, side: Side) -> list[int]:
         return [node for node, stage in enumerate(side.stage) if stage in self.stages]
 
-    def _called_like_rewired(self) -> list[int]:
-        """Operations that are called like one with the wrong counterpart, which may be theirs."""
+    def _called_like_rewired(self) -> tuple[list[int], list[int]]:
+        """Operations of both that are called like one with the wrong counterpart: that, or its own, may be theirs."""
         side_a, side_b = self.side_a, self.side_b
         wrong = {(self.calls_b[side_b.call[n]], side_b.stage[n]) for n in self.wiring.changed_inputs}
-        return [
-            node
-            for node in self._in_stages(side_a)
-            if (self.calls_a[side_a.call[node]], side_a.stage[node]) in wrong
-        ]
+
+        def called_like(side: Side, calls: list[tuple[int, bool]]) -> list[int]:
+            return [n for n in self._in_stages(side) if (calls[side.call[n]], side.stage[n]) in wrong]
+
+        return called_like(side_a, self.calls_a), called_like(side_b, self.calls_b)
 
     def _offer(self, nodes: list[int]) -> None:
         """Make operations of ``b`` known by what they read."""

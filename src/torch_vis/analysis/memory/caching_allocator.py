@@ -146,8 +146,8 @@ def simulate_caching(
 
     >>> import torch, torch_vis as tv
     >>> t = tv.trace(torch.nn.Linear(300, 300), torch.ones(8, 300))
-    >>> found = simulate_caching(t.graph, t.memory().blocks, device="cpu", workspace=0)
-    >>> found.peak_bytes, found.reserved_bytes  # 360,448 + 1,536 + 9,728 + 9,728 bytes, in one small segment
+    >>> simulated = simulate_caching(t.graph, t.memory().blocks, device="cpu", workspace=0)
+    >>> simulated.peak_bytes, simulated.reserved_bytes  # 360,448 + 1,536 + 9,728 + 9,728 bytes, in one small segment
     (381440, 2097152)
     """
     number = graph.devices.index(device) if device in graph.devices else -1

@@ -164,3 +164,41 @@ def test_a_step_by_a_gradient_that_is_only_rounding_does_not_head_the_report() -
     assert found.results["key.bias"][1].relative > 1e-4 and "key.bias" in found.rounding_only
     assert found.facts()["in short"].startswith("no more than rounding")
     assert found.facts()["state"].endswith("led by a gradient that is zero but for rounding: key.bias")
+
+
+@pytest.mark.parametrize(
+    "option", [{"eps": 1e-6}, {"weight_decay": 0.1}, {"lr": 1.1e-3}, {"betas": (0.9, 0.99)}]
+)
+def test_moments_of_small_gradients_are_no_rounding(option: dict[str, object]) -> None:
+    def step(**options) -> tv.Trace:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.GELU(), nn.Linear(32, 4))
+        adam = torch.optim.AdamW(net.parameters(), **options)
+
+        def run() -> None:
+            for _ in range(2):
+                adam.zero_grad()
+                (1e-2 * net(X)).pow(2).mean().backward()
+                adam.step()
+
+        return tv.trace(run)
+
+    found = tv.compare(step(), step(**option)).differences()
+    ((name, _),) = option.items()
+    moments = [n for n in found.a.graph.nodes if n.name == "addcmul_"]
+    assert moments and not found.distances.rounding[[node.index for node in moments]].any()
+    assert found.in_short().startswith(f"AdamW {name} ") and found.rows
+
+
+def test_what_a_number_less_a_tensor_near_it_is_follows_from_the_tensor() -> None:
+    kept = torch.linspace(0.98, 1.0, 10)
+    found = tv.compare(*(tv.trace(lambda part: (1 - part).sqrt() * 3, kept**n) for n in (1, 3))).differences()
+    # 1 - 0.99 and 1 - 0.97 are far apart, and where they came from are not
+    assert found.first is not None and found.first.a.name == "rsub" and found.first.relative > 1
+    assert found.origins == [] and found.in_short().startswith("the runs start from different inputs")
+
+
+def test_zero_that_a_number_less_a_tensor_gives_is_exact() -> None:
+    one, two = torch.tensor([1.0, 1.0, 1.0]), torch.tensor([1.0, 1.0, 0.0])
+    found = tv.compare(*(tv.trace(lambda mask: (1 - mask) * -1e9, mask) for mask in (one, two))).differences()
+    assert not found.same and len(found.rows) == 2

@@ -537,7 +537,20 @@ class DifferencesReport(Report):
     def _tensors(self, pair: InputPair) -> tuple[str, str]:
         """Two tensors that are read in one place."""
         in_a, in_b = self.tensor_text("A", pair.a), self.tensor_text("B", pair.b)
-        return (in_a, f"another part of {in_b}") if pair.same else (in_a, in_b)
+        if pair.same:
+            return in_a, f"another part of {in_b}"
+        return (
+            (in_a, in_b)
+            if in_a != in_b
+            else (f"{in_a}{self._number('A', pair.a)}", f"{in_b}{self._number('B', pair.b)}")
+        )
+
+    def _number(self, run: str, value: int) -> str:
+        """Which of several tensors of one name: the number of its operation, or its own."""
+        values = self._paired.values_a if run == "A" else self._paired.values_b
+        root = values.root[value]
+        producer = values.producer[root]
+        return f", operation {producer}" if producer >= 0 else f", value {root}"
 
     def tensor_text(self, run: str, value: int) -> str:
         """A tensor of one of the runs, and whether what computed it is only there."""
@@ -724,7 +737,7 @@ class DifferencesReport(Report):
         rows = [
             row
             for row in (*self.changes, *recomputed)
-            if self.uncompared or row.kind != "operation" or self._is_detach(row)
+            if self.uncompared or row.kind != "operation" or self._stops_gradients(row)
         ]
         if not rows:
             return ""
@@ -732,8 +745,10 @@ class DifferencesReport(Report):
             next(line for line in self._lines_of([*self.changes, *recomputed]) if rows[0] in line.changes)
         )
 
-    def _is_detach(self, change: ModuleChange) -> bool:
+    def _stops_gradients(self, change: ModuleChange) -> bool:
         """Whether a change decides where gradients flow and nothing else: no number of the forward run shows it."""
+        if change.kind == "gradient":
+            return True
         nodes = [self.a.graph.nodes[node] for node in change.nodes_a]
         nodes += [self.b.graph.nodes[node] for node in change.nodes_b]
         return any(node.name == "detach" for node in nodes)
@@ -747,6 +762,10 @@ class DifferencesReport(Report):
         if cause is None:
             # what changed leads to no number that differs, or to others beside it
             told = self.is_start(start) and self._is_code(start)
+            # where gradients stop, what follows reads a tensor from before, and no operation leads there
+            stop = next((row for row in self.changes if self._stops_gradients(row)), None)
+            if stop is not None and self.input_error(start.a).rewired:
+                return f"{self._change_text(stop)}; {sentence}"
             return (
                 sentence
                 if told or not self.changes

@@ -16,11 +16,12 @@ import torch
 
 from torch_vis.analysis.compare.numeric.paired_inputs import shape_only
 from torch_vis.analysis.compare.numeric.tensor_distance import ACCUMULATES, BLURS, CANCELS, SLACK
-from torch_vis.graph.call import Slot
+from torch_vis.graph.call import Call, Slot
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind
 from torch_vis.graph.types import Bools, Ints
 from torch_vis.ops.names import common_name, plain_name
+from torch_vis.ops.schemas import named_arguments
 from torch_vis.replay.stepper import Stepper
 
 FOREACH = "_foreach_"
@@ -146,7 +147,11 @@ class RoundingError:
         elif kind in ADDING:
             output = self.run.replay.tensor(value)
             summed = self._summed(kind, node, inputs, slot, output)
-            if summed is None or not output.is_floating_point() or not output.numel():
+            if not output.is_floating_point() or not output.numel():
+                return
+            if summed is None:
+                if kind == "adds" and inputs:
+                    self._weigh_number(node, inputs[0], value, output)
                 return
             if summed.size < np.inf:
                 size = self._sizes[value] if value in self._sizes else size_of(output)
@@ -172,11 +177,35 @@ class RoundingError:
         self.amplification[node] = max(self.amplification[node], cancelled)
         off = self._off.pop(value, 0.0)
         if kind == "adds":
-            off = sum(self._error(read) ** 2 for read in inputs) ** 0.5 / size if size else 0.0
+            name = self._name[int(self.graph.node_call[node])]
+            errors = [error for _, error in self._summands(node, name, inputs)]
+            off = sum(error**2 for error in errors) ** 0.5 / size if size else 0.0
         elif kind != "products" and cancelled > CANCELS:
             off = max(off, step * cancelled)
         if off > CANCELS * eps:
             self._off[value] = min(off, 1.0)
+
+    def _weigh_number(self, node: int, read: int, value: int, output: torch.Tensor) -> None:
+        """Hold what is a tensor and a number, as in ``1 - x``, against both; the number is exact, and so may zero be."""
+        call = self.graph.calls[int(self.graph.node_call[node])]
+        numbers = [abs(arg) for arg in call.args if isinstance(arg, (int, float))]
+        size = self._sizes.get(value) or size_of(output)
+        if numbers and 0 < size < np.inf:
+            summed = max(self._sizes.get(read, 0.0), numbers[0] * output.numel() ** 0.5)
+            self.amplification[node] = max(self.amplification[node], summed / size)
+
+    def _summands(self, node: int, name: str, inputs: Sequence[int]) -> list[tuple[float, float]]:
+        """The norm of each summand, and of its rounding error: with the number that it is multiplied with."""
+        factors = _number_factors(name, self.graph.calls[int(self.graph.node_call[node])])
+        rows = [(self._sizes.get(read, 0.0), self._error(read)) for read in inputs]
+        if name == "addcmul" and len(inputs) == 3:
+            (_, error_left), (_, error_right) = rows[1:]
+            left, right = (self.run.replay.tensor(read) for read in inputs[1:])
+            product = size_of(left * right) if left.is_floating_point() and right.is_floating_point() else 0.0
+            sizes = [size for size, _ in rows[1:]]
+            relative = sum(error / size for error, size in zip((error_left, error_right), sizes) if size)
+            rows = [rows[0], (product, relative * product)]
+        return [(factor * size, factor * error) for (size, error), factor in zip(rows, factors)]
 
     def _error(self, value: int) -> float:
         """The norm of the rounding error of a summand."""
@@ -211,7 +240,9 @@ class RoundingError:
         sizes = [self._sizes.get(read, 0.0) for read in inputs]
         if kind == "adds":
             # to another tensor, not to a number
-            return _Sum(max(sizes), 0.0) if len(inputs) > 1 else None
+            if len(inputs) < 2:
+                return None
+            return _Sum(max(size for size, _ in self._summands(node, name, inputs)), 0.0)
         if kind == "centred":
             return self._centred(node, name, slot, output) if output.numel() else None
         if not inputs or not output.numel():
@@ -278,6 +309,24 @@ def _factors(name: str, inputs: Sequence[int], sizes: Sequence[float]) -> list[t
     if name == "convolution_backward":
         return [both[0], max(both[1:3], key=lambda row: row[1])]
     return both[:2] if name == "convolution" else both[-2:]
+
+
+def _number_factors(name: str, call: Call) -> tuple[float, float]:
+    """By what an operation that adds multiplies its two summands; 1 where that is no number, but a tensor.
+
+    >>> _number_factors("add", Call("aten::add.Tensor", (Slot(0), Slot(1)), (("alpha", -0.5),)))
+    (1.0, 0.5)
+    >>> _number_factors("lerp", Call("aten::lerp_.Scalar", (Slot(0), Slot(1), 0.25), ()))
+    (0.75, 0.25)
+    """
+    arguments = dict(named_arguments(call))
+    number = arguments.get({"lerp": "weight", "addcmul": "value"}.get(name, "alpha"))
+    if not isinstance(number, (int, float)):
+        return 1.0, 1.0
+    size = abs(float(number))
+    if name == "lerp":
+        return abs(1 - float(number)), size
+    return (size, 1.0) if name == "rsub" else (1.0, size)
 
 
 def _kind(name: str) -> str:
