@@ -188,8 +188,14 @@ def test_each_stage_is_traced_and_a_pipeline_has_its_bubble() -> None:
     time = w.step_time()
     # three of eleven slots, and what the transfers take
     assert 3 / 11 - 0.02 < time.idle_share < 0.4
-    assert time.total_ns == w.critical_path().total_ns
+    path = w.critical_path()
+    assert time.total_ns == path.total_ns and "times are predicted" in str(path)
+    # one micro-batch comes through all stages, and nobody is waited for who only waits
+    assert set(path.by_rank) == {0, 2, 4, 6}
+    assert path.communication_ns < 0.1 * path.total_ns
     assert time.predicted is not None and "H100" in str(time)
+    # what was on its way while a rank computed is a part of the step
+    assert all(0 <= row.hidden_ns <= row.compute_ns for row in time.ranks)
     # a stage alone learns its shapes from the one before all the same
     alone = tv.simulate(pipeline, batch, mesh={"pp": 4, "dp": 2}, ranks=[4])
     assert talk(alone[4]) == talk(w[4])
@@ -205,6 +211,8 @@ def test_slower_links_are_exposed() -> None:
     )
     assert slow.step_time().total_ns > 3 * fast.step_time().total_ns
     assert slow.step_time().exposed_share > 0.5
+    # what it waits for ranks that do the same is no computation
+    assert slow.critical_path().communication_ns > 0.5 * slow.critical_path().total_ns
     # the link of an axis carries one collective after the other
     sent = sum(row.sent_bytes or 0 for row in slow.exchanges[0] if row.axis == "dp")
     assert slow.step_time().total_ns > sent / 1e6 * 1e9

@@ -8,7 +8,7 @@ that a rank sends by the bandwidth. A rank goes on until it waits for one that i
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -221,6 +221,17 @@ class _Rank:
             self.host, self.device = float(issued[-1]), float(ends[-1])
         self.position = node
 
+    def give(self, node: int, ready: float) -> None:
+        """Note a collective that goes on while the program does: what it sends was there at ``ready``."""
+        issue = float(self.issue[node])
+        if self.overlaps:
+            # the host is ahead: on the device's clock a rank comes when the kernels before are done
+            self.start[node], self.time[node] = ready, 0.0
+        else:
+            # by now it has been issued
+            self.start[node], self.time[node] = max(self.host - issue, 0.0), issue
+        self.position = node + 1
+
     def wait_until(self, node: int, done: float, began: float) -> None:
         """Stand still until a collective is done, which has taken time from what was computed beside it."""
         # a collective that is its own wait has been issued by now
@@ -293,10 +304,7 @@ class _Clockwork:
                         return before != (state.position, state.event)
                     state.wait_until(node, *self.done[rank, place])
                 elif state.position == node:
-                    issue = float(state.issue[node])
-                    # by now it has been issued
-                    state.start[node], state.time[node] = max(state.host - issue, 0.0), issue
-                    state.position = node + 1
+                    state.give(node, self.came[self._meeting(rank, place)][rank][1])
             else:
                 waited = self.done.get((rank, state.waits[node]))
                 if waited is None:
@@ -404,6 +412,20 @@ def _spans(graph: Graph, start: Any, end: Any) -> tuple[Any, Any]:
 # ---------------------------------------------------------------- what a step is made of
 
 
+def _covered(spans: Iterable[tuple[int, int]]) -> int:
+    """How much of a line so many spans of it cover together.
+
+    >>> _covered([(0, 2), (1, 4), (6, 7)])
+    5
+    """
+    total, end = 0, None
+    for start, stop in sorted(spans):
+        start = start if end is None else max(start, end)
+        if stop > start:
+            total, end = total + stop - start, stop
+    return total
+
+
 class RankTime(NamedTuple):
     """What one rank does with the time of a step."""
 
@@ -451,20 +473,41 @@ class StepTimeReport(Report):
         """A row for each rank, or each kind of ranks that do the same; the one that waits least first."""
         rows = []
         for rank, exchanges in self._timeline.ranks.items():
-            exposed = idle = hidden = 0
+            exposed = idle = 0
             for row in exchanges:
                 waited = row.waited_ns or 0
                 if row.is_message:
                     idle += waited
                 else:
                     exposed += waited
-                hidden += max((row.span_ns or 0) - waited, 0)
             began, ended = self._timeline.began[rank], self._timeline.ended[rank]
             compute = max(ended - began - exposed - idle, 0)
             idle += self.total_ns - (ended - began)
             alike = [other for other, like in self._like.items() if like == rank]
-            rows.append(RankTime(rank, rank_spans(alike), compute, exposed, idle, hidden))
+            rows.append(RankTime(rank, rank_spans(alike), compute, exposed, idle, self._hidden(rank)))
         return sorted(rows, key=lambda row: (row.exposed_ns + row.idle_ns, row.rank))
+
+    @cached_property
+    def _last_came(self) -> dict[tuple[int, int], int]:
+        """When the last rank came to each collective, by rank and place in it: before that nothing is on its way."""
+        timeline, last = self._timeline, {}
+        for meeting in timeline.meetings:
+            parts = [(rank, timeline.ranks[rank][place]) for rank, place in meeting.parts.items()]
+            starts = [timeline.began[rank] + (row.start_ns or 0) for rank, row in parts]
+            last.update(dict.fromkeys(meeting.parts.items(), max(starts, default=0)))
+        return last
+
+    def _hidden(self, rank: int) -> int:
+        """How long something was on its way to or from a rank that did not stand waiting."""
+        began, waits, under_way = self._timeline.began[rank], [], []
+        for place, row in enumerate(self._timeline.ranks[rank]):
+            if row.start_ns is None or row.done_ns is None:
+                continue
+            done = began + row.done_ns
+            waits.append((done - (row.waited_ns or 0), done))
+            begun = self._last_came.get((rank, place), began + row.start_ns)
+            under_way.append((min(max(begun, began + row.start_ns), done), done))
+        return _covered([*waits, *under_way]) - _covered(waits)
 
     def _mean(self, figure: str) -> float:
         weights = {rank: list(self._like.values()).count(rank) for rank in self._timeline.ranks}

@@ -156,6 +156,13 @@ class RankTimeline:
         begins = metrics["start_ns"].values.astype(np.int64) + self.began[rank]
         return begins, metrics["time_ns"].values.astype(np.int64)
 
+    @property
+    def words_of_times(self) -> str:
+        """What its times are."""
+        if all(run.meta.get("predicted") for run in self._runs.values()):
+            return "times are predicted, and no measurements"
+        return "times are those of the recorded step, in which recording slows every rank down"
+
     def arrivals(self, meeting: Meeting) -> list[Arrival]:
         """The ranks at a meeting, in the order in which they came; none where the times of one are not known.
 
@@ -297,7 +304,7 @@ class StragglersReport(Report):
 
     def notes(self) -> Sequence[str]:
         """What is not in it."""
-        notes = ["times are those of the recorded step, in which recording slows every rank down"]
+        notes = [self._timeline.words_of_times]
         if self.unseen:
             notes.append(
                 f"at {self.unseen:,} collectives C++ code waited, unseen: a rank is taken to wait while it runs nothing"
@@ -337,7 +344,8 @@ class CriticalPathReport(Report):
         stops: dict[int, list[tuple[Meeting, list[Arrival]]]] = {rank: [] for rank in timeline.began}
         for meeting in timeline.meetings:
             arrivals = timeline.arrivals(meeting)
-            if len(arrivals) > 1 and timeline.last(meeting, arrivals) is not None:
+            # of ranks that do the same one may stand for all: it waits for itself, and for the transfer
+            if arrivals and timeline.last(meeting, arrivals) is not None:
                 for row in arrivals:
                     stops[row.rank].append((meeting, arrivals))
         done = {
@@ -423,7 +431,7 @@ class CriticalPathReport(Report):
 
     def notes(self) -> Sequence[str]:
         """What its times are."""
-        return ["times are those of the recorded step, in which recording slows every rank down"]
+        return [self._timeline.words_of_times]
 
 
 def _joined(path: list[PathStretch]) -> list[PathStretch]:
