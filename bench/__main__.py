@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
 import sys
 import time
+from importlib.metadata import version
 
 from bench import FIGURES, child
 from bench.row import Row, table
+from torch_vis.analysis.machine.calibration import processor_name
 
 
 def main() -> int:
@@ -37,11 +41,20 @@ def main() -> int:
         # a process each: what one figure wraps, loads or leaves allocated must not touch the next
         rows.extend(Row(*row) for row in child.call(f"bench.{name}:run", quick=options.quick))
         print(f"{time.perf_counter() - started:.0f} s", file=sys.stderr)
-    print(table(rows))
+    print(f"{table(rows)}\n\n{circumstances()}")
     if options.json:
         with open(options.json, "w") as file:
             json.dump([row._asdict() for row in rows], file, indent=1)
     return int(any(row.met is False for row in rows))
+
+
+def circumstances() -> str:
+    """When and on what the figures were measured; a figure that is quoted is quoted with it."""
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy"))
+    machine = f"{os.cpu_count()} cores of {processor_name()}, {platform.system()}"
+    return (
+        f"measured {time.strftime('%Y-%m-%d')} on {machine}; Python {platform.python_version()}, {libraries}"
+    )
 
 
 if __name__ == "__main__":

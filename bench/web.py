@@ -62,7 +62,7 @@ def _rows(folder: Path, quick: bool) -> list[Row]:
             "page of BERT-base, forward and backward: write", _write(trace, folder / "bert.html"), 0.5, "s"
         )
     )
-    rows.append(within("the same: size", (folder / "bert.html").stat().st_size / 1e3, 600, "KB"))
+    rows.append(within("the same: size", (folder / "bert.html").stat().st_size / 1e3, 350, "KB"))
     long = llama(4 if quick else 60, layers=23)
     taken = _write(long, folder / "llama.html", rounds=1)
     what = f"page of {len(long.graph):,} operations, Llama generation"

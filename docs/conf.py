@@ -14,7 +14,15 @@ version = release = torch_vis.__version__
 author = "the torch_vis developers"
 copyright = author
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx_copybutton", "reference", "gallery", "links"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx_copybutton",
+    "reference",
+    "gallery",
+    "kernels",
+    "links",
+]
 exclude_patterns = ["extension", "gallery_pages", "_build"]
 nitpicky = False
 

@@ -1,20 +1,23 @@
 """What to run once on a machine with a GPU: the CUDA tests, the zoo on that torch, and the cost of a trace there.
 
 python -m tests.cuda_session
+python -m tests.cuda_session ranks    # only one rank of a job whose other ranks are not there
 """
 
 from __future__ import annotations
 
 import statistics
+import sys
 import time
 import traceback
 from collections.abc import Callable
+from types import ModuleType
 
 import torch
 
 import torch_vis as tv
 from tests import zoo
-from tests.capture import test_cuda
+from tests.capture import test_cuda, test_ranks_cuda
 from tests.capture.timing import test_time_cuda
 
 
@@ -27,6 +30,14 @@ def attempt(name: str, run: Callable[[], object]) -> bool:
         print("".join(traceback.format_tb(error.__traceback__)[-3:]))
         return False
     return True
+
+
+def run_tests(tests: ModuleType) -> tuple[int, int]:
+    """Run the tests of a module that take no argument; how many passed, and how many there are."""
+    names = [
+        name for name in dir(tests) if name.startswith("test_") and name != "test_forward_and_backward_replay"
+    ]
+    return sum(attempt(name, getattr(tests, name)) for name in names), len(names)
 
 
 def cost_of_a_step() -> None:
@@ -85,17 +96,18 @@ def kernels_of_a_step() -> None:
 def main() -> None:
     """Run everything and print a line for each failure and a total."""
     print(torch.__version__, torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU")
+    if sys.argv[1:] == ["ranks"]:
+        print("ranks: {} of {} passed".format(*run_tests(test_ranks_cuda)))
+        return
     passed = total = 0
     for training in (True, False):
         total += 1
         passed += attempt(
             "replay", lambda training=training: test_cuda.test_forward_and_backward_replay(training)
         )
-    for tests in (test_cuda, test_time_cuda):
-        for name in dir(tests):
-            if name.startswith("test_") and name != "test_forward_and_backward_replay":
-                total += 1
-                passed += attempt(name, getattr(tests, name))
+    for tests in (test_cuda, test_time_cuda, test_ranks_cuda):
+        more, tried = run_tests(tests)
+        passed, total = passed + more, total + tried
     print(f"CUDA tests: {passed} of {total} passed")
     attempt("cost", cost_of_a_step)
     attempt("kernels", kernels_of_a_step)

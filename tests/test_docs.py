@@ -21,6 +21,8 @@ from torch_vis.cli.parser import parser_of
 from torch_vis.cli.task_table import TASKS, Task, markdown
 from torch_vis.errors import UsageError
 from torch_vis.formats import FORMATS, RENDERERS
+from torch_vis.graph import schema
+from torch_vis.graph.record import LIMIT_KINDS
 
 ROOT = Path(__file__).resolve().parent.parent
 WRITTEN = ("reference", "gallery_pages")  # folders that are made when the site is built
@@ -383,6 +385,21 @@ def test_the_readme_is_short_and_its_code_runs(as_a_reader: dict[str, Any]) -> N
     for block in found:
         exec(block, as_a_reader)
     assert Path("model.onnx").stat().st_size
+
+
+def test_the_glossary_has_the_words_of_the_graph() -> None:
+    """Its tables, what they run along, and what their codes stand for."""
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    rows: dict[str, str] = {}
+    for line in re.findall(r"^\| (\*\*.*) \|$", text, re.M):
+        rows |= dict.fromkeys(re.findall(r"\*\*(\w[\w ]*)\*\*", line), line)
+    tables = {schema.COLUMNS[name].along.removesuffix("+1") for name in schema.COLUMNS} - {"input", "output"}
+    tables -= {"result_input", "comm", "placed", "resize"}
+    tables |= {"communication", *(name.removesuffix("s") for name in schema.LATER_TABLES)}
+    assert len(tables) >= 8 and not tables - {*rows}
+    for word, codes in (("role", schema.Role), ("phase", schema.Phase), ("kind", schema.Kind)):
+        assert all(code.name.lower().replace("_", " ") in rows[word] for code in codes), word
+    assert not {kind for kind in LIMIT_KINDS if f"`{kind}`" not in rows["limit"]}
 
 
 def test_every_task_has_its_page() -> None:

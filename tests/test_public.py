@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pkgutil
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 import torch_vis as tv
+from tools.house import module_files
 from torch_vis._deprecated import NAMES as NAMES_BEFORE
 
 tv.trace
@@ -252,6 +254,26 @@ def test_every_public_name_has_a_docstring_with_an_example(name: str) -> None:
     first = text.partition("\n")[0]
     assert first.endswith((".", ":")) or text.partition("\n\n")[0].rstrip().endswith("."), name
     assert ">>> " in text, f"{name} has no example"
+
+
+def test_what_calls_give_can_be_imported_for_annotations() -> None:
+    """Every class of ours that something public says it returns is in ``tv.types``, or in ``torch_vis`` itself."""
+    ours = {
+        node.name: module
+        for module, path in module_files(Path(tv.__file__).parent).items()
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    }
+    doors = [vars(module).get(name) for module in (tv, tv.advise, tv.measure) for name in module.__all__]
+    doors += [item for cls in (tv.Trace, tv.Comparison, tv.World, tv.Graph) for item in vars(cls).values()]
+    returned = set()
+    for door in doors:
+        function = getattr(door, "fget", None) or getattr(door, "func", door)
+        if inspect.isfunction(function) and not function.__name__.startswith("_"):
+            annotation = ast.parse(function.__annotations__["return"], mode="eval")
+            returned |= {node.id for node in ast.walk(annotation) if isinstance(node, ast.Name)}
+    assert "MemoryReport" in returned and "CheckResult" in returned
+    assert returned & ours.keys() - set(tv.types.__all__) - set(tv.__all__) == set()
 
 
 def test_every_error_has_a_docstring() -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from difflib import unified_diff
+from inspect import getsource
 
 import pytest
 
+import torch_vis as tv
+from tests.kit import snapshots
 from tests.kit.snapshots import FOLDER, NAMES, kinds, snapshot
+from torch_vis._reports import EXPLANATIONS
+from torch_vis._reports import REPORTS as REPORT_TABLE
 
 LINES = 40
 KINDS = [(name, kind) for name in NAMES for kind in kinds(name)]
@@ -24,6 +29,28 @@ def test_every_file_is_a_snapshot() -> None:
     expected = {f"{name}/{file}" for name, kind in KINDS for file in snapshot(name, kind)}
     stored = {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*") if path.is_file()}
     assert stored == expected, "make snapshots removes files that nothing writes any more"
+
+
+def test_every_report_has_a_snapshot() -> None:
+    """Each question in the tables of reports, and each that ranks can be asked, is printed in some snapshot."""
+    source = getsource(snapshots)
+    of_ranks = [name for name, item in vars(tv.World).items() if "Report" in str(_result(item))]
+    asked = {
+        *REPORT_TABLE,
+        *EXPLANATIONS,
+        *of_ranks,
+        *tv.advise.__all__,
+        "fit",
+        "sweep",
+        "select",
+        "receptive_field",
+    }
+    assert {"step_time", "pruning", "logit_lens"} <= asked
+    assert {name for name in asked if f".{name}(" not in source} == set()
+
+
+def _result(function: object) -> object:
+    return getattr(function, "__annotations__", {}).get("return")
 
 
 def differences(file: str, text: str) -> list[str]:

@@ -31,6 +31,8 @@ NEEDED = (
     "torch_vis/__init__.pyi",
     "torch_vis/views/page/viewer.js",
     "torch_vis/views/page/viewer.css",
+    "torch_vis/views/page/world.js",
+    "torch_vis/views/page/world.css",
     "torch_vis/analysis/machine/hardware.json",
 )
 

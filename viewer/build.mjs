@@ -51,8 +51,12 @@ else if (process.argv.includes("--bench")) await programs("bench", ".bench");
 else {
   const worker = await text("layout/worker.ts", { format: "iife" });
   const script = await text("main.ts", { format: "iife", define: { WORKER: JSON.stringify(worker) } });
-  const style = await text("style.css", { loader: { ".css": "css" } });
-  writeFileSync(join(target, "viewer.js"), `/* sources ${digest()} */${script}`);
-  writeFileSync(join(target, "viewer.css"), style.replaceAll("<", "\\3c "));
-  console.log(`viewer.js ${(script.length / 1024).toFixed(0)} KiB, viewer.css ${(style.length / 1024).toFixed(0)} KiB`);
+  const scripts = { viewer: script, world: await text("world/main.ts", { format: "iife" }) };
+  for (const [name, sheet] of Object.entries({ viewer: "style.css", world: "world/world.css" })) {
+    const style = await text(sheet, { loader: { ".css": "css" } });
+    writeFileSync(join(target, `${name}.js`), `/* sources ${digest()} */${scripts[name]}`);
+    writeFileSync(join(target, `${name}.css`), style.replaceAll("<", "\\3c "));
+    const [js, css] = [scripts[name], style].map((part) => (part.length / 1024).toFixed(0));
+    console.log(`${name}.js ${js} KiB, ${name}.css ${css} KiB`);
+  }
 }

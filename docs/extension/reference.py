@@ -193,15 +193,22 @@ def pages() -> dict[str, str]:
         if "." in entry.name and not entry.name.startswith(("types.", "errors.")):
             by_module.setdefault(entry.name.split(".")[0], []).append(entry.target)
     report_classes = [Report, *reports()]
-    rest = [e.target for e in shown if e.name.startswith("types.") and e.target not in report_classes]
+    given = [e.target for e in shown if e.name.startswith("types.")]
+    rest = [cls for cls in given if cls not in {*report_classes, *CLASSES, *top}]
+    of_graph = [cls for cls in rest if cls.__module__.startswith("torch_vis.graph.")]
     out = {
         "functions": page("Functions", "Every call that begins with `tv.`.", functions),
         "trace": page("Trace", "What `tv.trace`, `tv.record` and `tv.load` give.", [tv.Trace]),
         "graph": page(
             "Graph and its rows",
             "What a trace is made of: `t.graph`, `t.metrics`, `t.limits`.",
-            [tv.Graph, tv.Metrics, *[item for item in rest if item not in CLASSES]],
+            [tv.Graph, tv.Metrics, *of_graph],
             _columns(),
+        ),
+        "types": page(
+            "What calls give",
+            "Classes for annotations and `isinstance`, all of them in `tv.types`.",
+            [cls for cls in rest if cls not in of_graph],
         ),
         "world": page("World", "What `tv.join` gives: all ranks of a job.", [tv.World]),
         "comparison": page("Comparison", "What `tv.compare` gives.", [tv.Comparison]),

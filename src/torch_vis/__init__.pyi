@@ -67,7 +67,7 @@ from torch_vis.interfaces.tracking.tracker import (
     visualize_computational_graph as visualize_computational_graph,
 )
 from torch_vis.ops.cost import register_cost as register_cost
-from torch_vis.views.terminal.config import ExplorerConfig as ExplorerConfig
+from torch_vis.views.terminal.source import ExplorerConfig as ExplorerConfig
 
 __version__: str
 

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from torch_vis.analysis.workbench import Selection, SweepReport
     from torch_vis.replay.check import CheckResult
     from torch_vis.replay.rerun import Rerun
-    from torch_vis.views.terminal.config import ExplorerConfig
+    from torch_vis.views.terminal.source import ExplorerConfig
     from torch_vis.views.text.breaks import Breaks
 
 

@@ -89,6 +89,16 @@ def test_names_in_nested_containers() -> None:
     t.check(inputs=True)
 
 
+def test_numbers_that_are_equal_are_other_arguments() -> None:
+    """0, 0.0, False and 0j give other types, and -0j other signs."""
+    numbers = (0, 0.0, -0.0, False, 0j, complex(0, -0.0), 1, True, 1 + 0j, complex(1, -0.0))
+
+    t = tv.trace(lambda x: [x + number for number in numbers], torch.arange(3))
+    assert [node.inputs[0].type.dtype for node in t.graph.nodes] == ["int64"] * len(numbers)
+    assert len(t.graph.calls) == len(numbers)
+    t.check()
+
+
 def test_reused_tensor_ids_are_told_apart() -> None:
     seen: list[int] = []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -28,7 +29,7 @@ from tests.kit.interrupts import (
 from tests.kit.scenes import INPUT, MODEL, SCENES
 from torch_vis.capture.fake import FakeTwins, ShapesOnly, TwinMode
 from torch_vis.capture.recording.dispatch_mode import RecordMode
-from torch_vis.capture.undo import Context, HeldSignals, Patch, Shared, Undo, context
+from torch_vis.capture.undo import Context, HeldSignals, Patch, Shared, Turn, Undo, context
 from torch_vis.graph.schema import Flag, Kind, Phase, Role
 
 # what has no compiler in it; the others are in tools/interrupts.py
@@ -437,3 +438,47 @@ def test_what_several_share_is_there_until_the_last_lets_go() -> None:
     assert part.there
     second.run()
     assert not part.there
+
+
+def test_one_thread_has_its_turn_at_a_time() -> None:
+    turn = Turn()
+    entered, trying = threading.Event(), threading.Event()
+
+    def other() -> None:
+        trying.set()
+        with context(turn.take)():
+            entered.set()
+
+    thread = threading.Thread(target=other)
+    # of one thread, blocks may lie inside each other
+    with context(turn.take)(), context(turn.take)():
+        thread.start()
+        assert trying.wait(10) and not entered.wait(0.1)
+    assert entered.wait(10)
+    thread.join()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
+def test_an_interrupt_while_waiting_for_a_turn_is_delivered() -> None:
+    turn = Turn()
+    holding, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with context(turn.take)():
+            holding.set()
+            over.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holding.wait()
+    was = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        with pytest.raises(KeyboardInterrupt), context(turn.take)():
+            pass
+    finally:
+        signal.signal(signal.SIGALRM, was)
+        over.set()
+        thread.join()
+    with context(turn.take)():
+        pass

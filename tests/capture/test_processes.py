@@ -11,6 +11,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import torch_vis as tv
 from tests.kit.interrupts import left_behind, process_state
+from tests.kit.scenes import SCENES
 from torch_vis.capture.modes import DispatchModes
 from torch_vis.capture.recording import module_calls, source_lines
 
@@ -122,6 +124,92 @@ def test_a_spawned_process_traces_for_itself() -> None:
         assert queue.get() == 3
         process.join()
     assert len(recording.graph) == 0
+
+
+# ---------------------------------------------------------------- runs by shapes
+
+
+class Waits(torch.nn.Module):
+    """Does something in the middle of its forward."""
+
+    def __init__(self, meanwhile: Callable[[], Any]) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 3)
+        self.meanwhile = meanwhile
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.meanwhile()
+        return self.layer(x)
+
+
+def test_runs_by_shapes_on_two_threads_come_one_after_the_other() -> None:
+    x = torch.ones(2, 3)
+    tv.trace(net(), x, fake=True)
+    before = process_state()
+    first, second = threading.Event(), threading.Event()
+    sizes: list[int] = []
+
+    def other() -> None:
+        first.wait()
+        sizes.append(len(tv.trace(Waits(second.set), x, fake=True).graph))
+
+    def meanwhile() -> None:
+        first.set()
+        # which comes only when this run is over
+        assert not second.wait(1.5)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    sizes.append(len(tv.trace(Waits(meanwhile), x, fake=True).graph))
+    thread.join()
+    assert sizes[0] == sizes[1]
+    assert left_behind(before) == []
+
+
+def test_ranks_are_simulated_on_two_threads() -> None:
+    SCENES["simulate replicas"]()
+    before = process_state()
+    built = torch.optim.Optimizer.__init__
+    with ThreadPoolExecutor(2) as pool:
+        for future in [pool.submit(SCENES["simulate replicas"]) for _ in range(2)]:
+            future.result()
+    assert left_behind(before) == []
+    assert torch.optim.Optimizer.__init__ is built
+
+
+def test_a_run_by_shapes_says_nothing_to_other_threads() -> None:
+    rows: list[Any] = []
+
+    def read() -> None:
+        counts = torch.tensor([1, 2])
+        rows.append(counts.tolist())
+        counts.add_(1)
+        rows.append(counts.tolist())
+        rows.append(counts.numpy().tolist())
+
+    def meanwhile() -> None:
+        thread = threading.Thread(target=read)
+        thread.start()
+        thread.join()
+
+    tv.trace(Waits(meanwhile), torch.ones(2, 3), fake=True)
+    assert rows == [[1, 2], [2, 3], [2, 3]]
+
+
+@forking
+def test_a_child_forked_inside_a_run_by_shapes_computes_numbers() -> None:
+    before = process_state()
+    whole: list[bool] = []
+
+    def work() -> bool:
+        counts = torch.tensor([1, 2])
+        counts.tolist(), counts.add_(1)
+        left = left_behind(before)
+        operations = len(tv.trace(net(), torch.ones(2, 3), fake=True).graph)
+        return left == [] and counts.tolist() == [2, 3] and operations == 3
+
+    tv.trace(Waits(lambda: whole.append(in_child(work))), torch.ones(2, 3), fake=True)
+    assert whole == [True]
 
 
 # ---------------------------------------------------------------- tasks

@@ -214,6 +214,9 @@ def singles(rank: int, count: int) -> dict[str, Any]:
         "functional all_reduce": lambda: functional.all_reduce(x, "sum", everyone) * 2,
         "functional all_gather": lambda: functional.all_gather_tensor(x, 0, everyone) * 2,
         "functional reduce_scatter": lambda: functional.reduce_scatter_tensor(wide, "sum", 0, everyone) * 2,
+        # what is waited for is a view of what is received
+        "functional all_gather, turned": lambda: functional.all_gather_tensor(x, 0, everyone).t() * 2,
+        "functional all_reduce, turned": lambda: functional.all_reduce(x, "sum", everyone).t() * 2,
     }
     results = {}
     for name, program in programs.items():
@@ -246,6 +249,8 @@ def test_every_collective_by_itself() -> None:
         "functional all_reduce": ("all_reduce", 128, 128, None, 0, "sum"),
         "functional all_gather": ("all_gather", 256, 128, None, 0, None),
         "functional reduce_scatter": ("reduce_scatter", 256, 128, None, 0, "sum"),
+        "functional all_gather, turned": ("all_gather", 256, 128, None, 0, None),
+        "functional all_reduce, turned": ("all_reduce", 128, 128, None, 0, "sum"),
     }
     one_sided = {
         "message": (("send", 128, 128, 1, 7, None), ("recv", 128, 0, 0, 7, None)),

@@ -348,6 +348,8 @@ def test_doctor_knows_what_is_missing(cli: Server, monkeypatch: pytest.MonkeyPat
     assert "torch 2.9.1+cpu is older than 2.11" in doctor.examine()["faults"][0]
 
 
+# long enough for what is sound, on a machine that does much else
+PATIENCE_S = 15
 BROKEN = {
     # what a package does when it is imported, and what the doctor says of it
     "plotly": (
@@ -355,7 +357,10 @@ BROKEN = {
         "RuntimeError: operator nms does not exist",
     ),
     "pandas": ("import ctypes; ctypes.string_at(0)", "the process crashed (SIGSEGV)"),
-    "rich": ("import time; print('one moment'); time.sleep(100)", "it was not imported within 2 s"),
+    "rich": (
+        "import time; print('one moment'); time.sleep(100)",
+        f"it was not imported within {PATIENCE_S} s",
+    ),
     "graphviz": ("import os; os._exit(3)", "the process ended with code 3"),
     "matplotlib": ("raise SystemExit", "SystemExit"),
 }
@@ -368,7 +373,7 @@ def test_doctor_imports_what_it_ticks(tmp_path: Path, monkeypatch: pytest.Monkey
     for name, (code, _) in BROKEN.items():
         (tmp_path / f"{name}.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(doctor, "LIMIT_S", 2)
+    monkeypatch.setattr(doctor, "LIMIT_S", PATIENCE_S)
     monkeypatch.setattr(doctor, "NEEDED", {"numpy": ""})
     monkeypatch.setattr(doctor, "LIBRARIES", {})
     kept = {name: doctor.EXTRAS[name] for name in (*BROKEN, "networkx")}

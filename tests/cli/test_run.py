@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,47 @@ def test_a_script_cannot_tell(folder: Path) -> None:
         expected = json.loads(plain(folder, *words).stdout)
         assert json.loads(ours.out) == expected
         assert ours.code == 2 and "nothing was traced" in ours.lines[-1]
+
+
+WORKERS = """
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as modes
+from torch.optim import optimizer
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        name = torch.nn.Module.__call__.__code__.co_name
+        hooks = len(optimizer._global_optimizer_post_hooks)
+        return torch.ones(3), torch.tensor([len(modes()), int(name != "_wrapped_call_impl"), hooks])
+
+model = torch.nn.Linear(3, 1)
+optim = torch.optim.SGD(model.parameters())
+seen = []
+
+def step(x):
+    optim.zero_grad()
+    model(x).sum().backward()
+    optim.step()
+
+step(torch.ones(2, 3))
+# forked inside of the step that is recorded, and again inside of a call
+for x, left in torch.utils.data.DataLoader(Rows(), batch_size=2, num_workers=1, multiprocessing_context="fork"):
+    step(x)
+    seen.append(left.sum().item())
+print(seen)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_worker_that_is_forked_in_the_traced_step_is_left_alone(cli: Server, folder: Path) -> None:
+    (folder / "workers.py").write_text(WORKERS)
+    for words in ((), ("--step", "3"), ("--module", "Linear", "--step", "2")):
+        done = cli("run", *words, "-o", "w.tvz", "workers.py")
+        assert done.code == 0 and "[0, 0]" in done.out, (words, done.out, done.err)
+        assert len(tv.load(folder / "w.tvz").graph)
 
 
 def test_the_second_training_step(cli: Server, folder: Path) -> None:

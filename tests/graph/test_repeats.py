@@ -21,7 +21,7 @@ from torch_vis.graph.repeats import (
     repeated,
     stretches,
 )
-from torch_vis.ops.naming import ScopeLabels
+from torch_vis.ops.display_names import ScopeLabels
 from torch_vis.views.page.payload import fold_columns
 
 CALLS, OPERATIONS = True, False

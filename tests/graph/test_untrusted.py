@@ -163,6 +163,20 @@ def test_a_row_that_cannot_be_is_named(tmp_path: Path, edit: Edit, message: str)
     assert_short(caught.value, path)
 
 
+def test_sizes_that_no_machine_has_are_summed_all_the_same(tmp_path: Path) -> None:
+    from torch_vis import load
+
+    path = saved_run(json_file, tmp_path / "run.json")
+    document = json.loads(path.read_text())
+    # their sum with what was there before goes round, and the rest is no number of 64 bits
+    document["nodes"][0]["metrics"]["alloc_bytes"] = 2**63 - 1
+    document["nodes"][0]["metrics"]["live_bytes"] = 2**63 - 1
+    document["checksum"] = None
+    path.write_text(json.dumps(document))
+    run = load(path)
+    assert str(run.memory()) and run.memory().to_dict()
+
+
 EAGER = {"op": "aten::item", "times": 1, "file": "net.py", "line": 3}
 BREAK = {
     "reason": "r", "explanation": "e", "hints": [], "id": "", "file": "net.py", "line": 3, "function": "f", "code": "",

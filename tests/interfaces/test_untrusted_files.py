@@ -595,3 +595,18 @@ def test_onnx_data_outside_of_its_folder_is_not_read(cli: Server, tmp_path: Path
     path = str(onnx_file(tmp_path / "a.onnx", outside=True))
     done = cli("compare", path, path)
     assert done.code == 2 and "cannot read w of" in done.err and "Traceback" not in done.err
+
+
+@pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="not in this torch")
+def test_elements_that_torch_cannot_compute_with_are_compared_by_their_bytes() -> None:
+    def stored(*numbers: int) -> Any:
+        packed = torch.tensor(numbers, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+        return source_of({"w": packed})
+
+    assert compare_weights(stored(1, 2), stored(1, 2)).same
+    differences = compare_weights(stored(1, 2), stored(1, 3))
+    assert [(pair.change, pair.largest) for pair in differences.different] == [("values", None)]
+    assert "1 with other values" in str(differences)
+    source = stored(1, 2)
+    for row in range(len(source.forest)):
+        source.details(row), source.figures(row), source.histograms(row)

@@ -158,7 +158,7 @@ def _bookkeeping(screen: Mapping[str, Any]) -> Iterable[str]:
     """What runs between the calls of models, and what the recording added, steps back."""
     for column in range(len(screen["columns"])):
         outer = [box for box in screen["boxes"] if box["column"] == column and not box["parent"]]
-        if not any(box["kind"] in ("module", "fold") for box in outer):
+        if all(box["call"] in ("", "function") for box in outer):
             continue
         loose = [box["name"] for box in outer if box["kind"] == "op" and not box["isAdded"]]
         if len(loose) > 2:

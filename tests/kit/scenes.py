@@ -179,8 +179,53 @@ def _simulated() -> None:
     tv.simulate(_sharded, torch.ones(2, 8), mesh={"dp": 2})
 
 
+def _replicated(mesh: Any) -> Callable[[Any], Any]:
+    model = nn.parallel.DistributedDataParallel(nn.Linear(8, 8), process_group=mesh.get_group("dp"))
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def step(x: torch.Tensor) -> None:
+        model(x).sum().backward()
+        optimizer.step()
+
+    return step
+
+
+def _staged(mesh: Any) -> Callable[[Any], Any]:
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    number, count = mesh.get_local_rank("pp"), mesh["pp"].size()
+    stage = PipelineStage(nn.Linear(8, 8), number, count, torch.device("cpu"), group=mesh.get_group("pp"))
+    schedule = Schedule1F1B(stage, 2, loss_fn=lambda output, target: (output - target).sum())
+
+    def step(batch: torch.Tensor) -> None:
+        if number == 0:
+            schedule.step(batch)
+        else:
+            schedule.step(target=batch, losses=[])
+
+    return step
+
+
+def _simulated_replicas() -> None:
+    tv.simulate(_replicated, torch.ones(2, 8), mesh={"dp": 2})
+
+
+def _simulated_stages() -> None:
+    tv.simulate(_staged, torch.ones(4, 8), mesh={"pp": 2})
+
+
 def _fitted() -> None:
     tv.fit(_sharded, torch.ones(2, 8), world=2, memory="1 MiB", whole=False)
+
+
+def _condition(x: torch.Tensor) -> torch.Tensor:
+    branched: torch.Tensor = torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+    return branched
+
+
+def _other_branch() -> None:
+    trace = kept("condition", lambda: tv.trace(_condition, INPUT, via="export"))
+    trace.subgraph(next(row["name"] for row in trace.meta["program"]["subgraphs"] if not row["ran"]))
 
 
 # ---------------------------------------------------------------- reports that run something
@@ -239,6 +284,7 @@ SCENES: dict[str, Scene] = {
     "run again": lambda: _kept_trace().run(INPUT),
     "run replace": lambda: _forward_trace().run(INPUT, replace={"norm": tv.edit.zero()}, keep="all"),
     "fake": lambda: tv.trace(MODEL, INPUT, fake=True, backward=True),
+    "subgraph": _other_branch,
     "fx": lambda: tv.trace(MODEL, INPUT, via="fx"),
     "export": lambda: tv.trace(MODEL, INPUT, via="export"),
     "repeat": lambda: tv.trace(MODEL, INPUT, backward=True, repeat=1),
@@ -254,6 +300,8 @@ SCENES: dict[str, Scene] = {
     "extract": _extracted,
     "extract statistics": _with_statistics,
     "simulate": _simulated,
+    "simulate replicas": _simulated_replicas,
+    "simulate stages": _simulated_stages,
     "fit": _fitted,
     "sweep": _swept,
     "integrated gradients": _attributed("integrated_gradients", steps=2),

@@ -33,7 +33,7 @@ if __name__ == "__main__":  # the tests have these from conftest.py
 import torch
 
 import torch_vis as tv
-from tests.kit.page import page_data
+from tests.kit.page import page_data, world_data
 from tests.kit.ranks import fake_group, training_step
 from tests.zoo import ZOO, seed_everything
 from torch_vis.graph.record import Limit
@@ -49,6 +49,8 @@ ADDRESS = re.compile(r"\b(?:0x[0-9a-f]{6,}|\d{13,})\b")
 CALLING = re.compile(r"_compiled_call_impl|__import_torch_dot_nn_dot_modules_dot_module")
 COUNTED = re.compile(r"(?<=__builtins_dict___)\d+")
 NUMBER = re.compile(r" *-?\d[\d.,]*(?:e[+-]?\d+)?")
+# What is left of nothing by rounding.
+NOISE = re.compile(r"-?\d(?:\.\d+)?e-(?:0[6-9]|[1-9]\d)")
 LONG_DECIMAL = re.compile(r"-?\d+\.\d{6,}(?:e[+-]?\d+)?")
 
 # What is the same in every frozen trace, where a trace says it at all.
@@ -211,6 +213,72 @@ def pruned(model: torch.nn.Module, batch: torch.Tensor) -> Any:
     return report
 
 
+class Looping(torch.nn.Module):
+    """Turns of a plain loop, and a branch that Python decides by a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = torch.nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(4):
+            x = torch.relu(self.step(x))
+        return x + 1 if x.sum() > 0 else x - 1
+
+
+class Attending(torch.nn.Module):
+    """One layer of attention with a stream beside it, and what reads the stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.head = torch.nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.block(x))
+
+
+def looping() -> tv.Trace:
+    """A run with a loop and a branch."""
+    seed_everything()
+    return tv.trace(Looping(), torch.ones(1, 2))
+
+
+def attending() -> tv.Trace:
+    """A run with attention, two heads over four positions."""
+    seed_everything()
+    return tv.trace(Attending(), torch.randn(1, 4, 8))
+
+
+def convolved() -> Any:
+    """What one output of two convolutions reads of the input."""
+    layers = torch.nn.Sequential(torch.nn.Conv1d(1, 1, 3), torch.nn.Conv1d(1, 1, 3, stride=2))
+    return tv.trace(layers, (torch.arange(20.0) % 5 - 2).reshape(1, 1, 20)).receptive_field("1[0, 0, 4]")
+
+
+def deep_layers(depth: int = 6) -> torch.nn.Module:
+    """Equal layers, of which some can be checkpointed."""
+    return torch.nn.Sequential(*[Exact() if not n else torch.nn.Linear(3, 3) for n in range(depth)])
+
+
+def sharded(mesh: Any, layers: int = 12) -> Any:
+    """A small model of equal layers, its parameters divided among data-parallel ranks."""
+    from torch.distributed.fsdp import fully_shard
+
+    model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(layers)])
+    for layer in model:
+        fully_shard(layer, mesh=mesh["dp"])
+    return fully_shard(model, mesh=mesh["dp"])
+
+
+@cache
+def world() -> tv.World:
+    """A step of four ranks that share their parameters, by shapes, on a machine of which the datasheet is known."""
+    return tv.simulate(
+        lambda mesh: sharded(mesh, 2), torch.ones(8, 64), mesh={"dp": 4}, hardware="H100", ranks="all"
+    )
+
+
 def rank_of_four() -> tv.Trace:
     """A training step of the first of four ranks, by shapes: data parallel in twos, tensor parallel in twos."""
     with fake_group(4):
@@ -250,6 +318,25 @@ ANALYSES: dict[str, Callable[[], Any]] = {
     "quantization": lambda: tv.advise.quantization(Exact(largest=11), exact_batch(), hardware="a100"),
     "pruning": lambda: pruned(Exact(), exact_batch()),
     "communication": lambda: frozen(rank_of_four()).communication(),
+    "loops": lambda: looping().loops(),
+    "python_branches": lambda: looping().branches(),
+    "receptive_field": convolved,
+    "attribution": lambda: exact().attribute("saliency", target=1),
+    "attribution_of_edges": lambda: exact().attribute_edges(lambda y: y.sum(), exact_batch() + 1),
+    "attention": lambda: attending().attention(),
+    "logit_lens": lambda: attending().logit_lens(),
+    "relevance": lambda: exact().relevance(target=1),
+    "selection": lambda: exact().select("class:Linear"),
+    "sweep": lambda: exact().sweep("class:Linear", tv.edit.zero(), measure=lambda y: y.sum()),
+    "checkpointing": lambda: tv.advise.checkpointing(deep_layers(), exact_batch(), memory="1 KiB"),
+    "fit": lambda: tv.fit(sharded, torch.ones(8, 64), world=4, memory="1 MiB", whole=False),
+    "world": world,
+    "world_memory": lambda: world().memory(),
+    "world_communication": lambda: world().communication(),
+    "world_schedule": lambda: world().schedule(),
+    "world_step_time": lambda: world().step_time(),
+    "world_critical_path": lambda: world().critical_path(),
+    "world_stragglers": lambda: world().stragglers(),
 }
 
 
@@ -468,6 +555,11 @@ def page_file(path: Path) -> str:
     return condensed(page_data(path.read_text(encoding="utf-8")))
 
 
+def world_page_file(path: Path) -> str:
+    """The data of a page of several ranks, unpacked."""
+    return condensed(world_data(path.read_text(encoding="utf-8")))
+
+
 class Written(NamedTuple):
     """A file that a trace can write: its ending, how it is written, and how it is read for a snapshot."""
 
@@ -478,6 +570,7 @@ class Written(NamedTuple):
 
 FILES: dict[str, Written] = {
     "page": Written(".html", page_file),
+    "world_page": Written(".html", world_page_file),
     "tvz": Written(".tvz", archive_file),
     "json": Written(".json", json_file),
     "csv": Written(".csv", csv_file),
@@ -521,16 +614,20 @@ def kinds(name: str) -> list[str]:
     if name in PAIRS:
         return ["comparison", "differences", "page"]
     if name in ANALYSES:
-        return ["analysis"]
-    return [*REPORTS, *FILES, "charts"] if name in WHOLE else [*REPORTS, *FILES]
+        return ["analysis", "world_page"] if name == "world" else ["analysis"]
+    files = [kind for kind in FILES if kind != "world_page"]
+    return [*REPORTS, *files, "charts"] if name in WHOLE else [*REPORTS, *files]
 
 
 @cache
 def snapshot(name: str, kind: str) -> Files:
     """The files of one kind in one folder, by name."""
     with uncalibrated():
+        if name in ANALYSES and kind in FILES:
+            return file_of(kind, ANALYSES[name]())
         if name in ANALYSES:
-            return report_of(kind, ANALYSES[name], COMPUTED)
+            files = report_of(kind, ANALYSES[name], COMPUTED)
+            return {file: NOISE.sub("0", text) for file, text in files.items()}
         if name in PAIRS:
             comparison = tv.compare(*pair(name))
             if kind == "page":

@@ -5,7 +5,7 @@ import { Phase, PHASES } from "./data/schema.gen.ts";
 import { fillOf, measures, rangeOf, type Measure, type Range } from "./draw/heat.ts";
 import { face, HEADER, headerWidth } from "./draw/measure.ts";
 import type { Look, Paint } from "./draw/painter.ts";
-import { laidOut } from "./draw/columns.ts";
+import { laidOut, type Part } from "./draw/columns.ts";
 import type { EdgeHit, Hit, Scene } from "./draw/scene.ts";
 import { blend, DARK, FAMILIES, LIGHT, type Theme } from "./draw/theme.ts";
 import { LayoutClient } from "./layout/client.ts";
@@ -57,10 +57,12 @@ export class App {
   layoutMs = 0;
   room: Room = ROOM; // what the picture should fit in, to be read without zooming
   lower = 1; // of the height of that room, what a layout is made for: less sets chains in more columns
+  spread = 1; // of the gaps between boxes: a small graph is set more widely in a large window
   private readonly rootsByPhases = new Map<string, Box>();
   private readonly listeners = new Map<PageEvent, (() => void)[]>();
   private levels: number | undefined;
   private turn = 0;
+  private parts: Part[] = [];
   private highlighted: Look["highlighted"] = [];
   private links: [Hit, Hit][] = [];
 
@@ -141,10 +143,8 @@ export class App {
   }
 
   /** Lay everything out again; a later call overtakes an earlier one. */
-  async relayout(): Promise<boolean> {
-    const turn = ++this.turn;
-    const started = performance.now();
-    const parts = this.roots.map((root) => {
+  relayout(): Promise<boolean> {
+    this.parts = this.roots.map((root) => {
       const up = this.mode === "side" && root.forest.phases[0] === Phase.BACKWARD;
       return {
         picture: compose(root, { views: this.views, up, measure: face, header: HEADER, headerWidth }),
@@ -152,7 +152,15 @@ export class App {
         title: titleOf(root),
       };
     });
-    const scene = await laidOut(this.client, parts, { w: this.room.w, h: this.room.h * this.lower });
+    return this.reshape();
+  }
+
+  /** Lay the same boxes out for another room. */
+  async reshape(): Promise<boolean> {
+    const turn = ++this.turn;
+    const started = performance.now();
+    const room = { w: this.room.w, h: this.room.h * this.lower };
+    const scene = await laidOut(this.client, this.parts, room, this.spread);
     if (turn !== this.turn) return false;
     this.scene = scene;
     this.hoverEdges = this.edges = [];
@@ -166,6 +174,7 @@ export class App {
 
   toggle(box: Box): void {
     if (!box.canOpen) return;
+    this.spread = 1;
     box.opening = box.opening === "closed" ? openingOf(box) : "closed";
   }
 

@@ -49,3 +49,11 @@ export function download(name: string, content: Blob): void {
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
+
+/** What went wrong while a page was made, on the page. */
+export function showFailure(error: unknown): never {
+  document.body.append(
+    h("pre", { class: "failed" }, `This page could not be shown: ${String(error)}\n${(error as Error)?.stack ?? ""}`),
+  );
+  throw error;
+}

@@ -4,10 +4,9 @@ import { App } from "./app.ts";
 import { inflate, unpack } from "./data/decode.ts";
 import { Run } from "./data/run.ts";
 import type { Tables } from "./data/tables.ts";
-import { h } from "./dom.ts";
+import { h, showFailure } from "./dom.ts";
 import { Port } from "./port.ts";
 import { Shell } from "./shell.ts";
-import { beginWorld } from "./world/page.ts";
 
 async function begin(): Promise<void> {
   const started = performance.now();
@@ -36,11 +35,5 @@ function pause(): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve));
 }
 
-const isWorld = document.getElementById("world") !== null;
-if (!isWorld) window.torchVis = new Port();
-(isWorld ? beginWorld() : begin()).catch((error: unknown) => {
-  document.body.append(
-    h("pre", { class: "failed" }, `This page could not be shown: ${String(error)}\n${(error as Error)?.stack ?? ""}`),
-  );
-  throw error;
-});
+window.torchVis = new Port();
+begin().catch(showFailure);

@@ -45,6 +45,8 @@ export interface DrawnBox {
   type: string;
   /** The path of a module; the module around anything else. */
   path: string;
+  /** Of a call, or a repeat of calls, what was called: a module, function, optimizer …; "" for none. */
+  call: string;
   /** The phase that it is drawn in, several joined by "+"; and each of them. */
   phase: string;
   phases: string[];
@@ -592,6 +594,8 @@ export class Port {
     const paint = app.paint(box, app.theme);
     const first = box.elements[0];
     const isEnd = box.kind === "input" || box.kind === "output" || first === undefined;
+    const call = isEnd || first >= 0 || box.kind === "bundle" || box.kind === "step" ? "" : run.module(~first)[2];
+    const around = first < 0 && run.isFunction(~first) ? run.scopeParent[~first] : ~first;
     return {
       id: box.key,
       kind: box.kind,
@@ -600,7 +604,8 @@ export class Port {
       shape: shapeOf(box),
       label: box.label,
       type: box.type,
-      path: isEnd ? "" : run.path(first < 0 ? ~first : run.nodeScope[first]),
+      path: isEnd ? "" : run.path(first < 0 ? around : run.nodeScope[first]),
+      call,
       phase: forest.phases.map((phase) => PHASES[phase]).join("+"),
       phases: forest.phases.map((phase) => PHASES[phase]),
       node: box.node,

@@ -273,7 +273,7 @@ export class Shell {
   /** Lay out for the window as it is now. */
   private resetRoom(): void {
     this.app.room = this.view.room;
-    this.app.lower = 1;
+    this.app.lower = this.app.spread = 1;
   }
 
   async setDepth(depth: number): Promise<void> {
@@ -525,6 +525,7 @@ export class Shell {
     if (dock === "tokens") this.showDock(dock);
     app.room = wanted.room ?? view.room;
     app.lower = wanted.lower;
+    app.spread = wanted.spread;
     let seen: Box | null = null;
     if (wanted.open || wanted.node >= 0 || wanted.selected) await app.relayout();
     else seen = await openFirstView(app, view);

@@ -114,6 +114,23 @@ test("a long chain wraps into columns, and its lines go round", () => {
   check(cells, pairs, sheet);
 });
 
+test("what nothing reads is set in rows where it is wider than the room", () => {
+  const cells = makeCells(6, () => [300, 40]);
+  const pairs = [1, 2, 3, 4, 5].map((end): [number, number] => [0, end]);
+  const sheet = arrange(cells, makeLines(pairs), { ...spacing, room: { w: 800, h: 600 } });
+  check(cells, pairs, sheet);
+  assert.ok(sheet.width <= 1000, `${sheet.width} wide`);
+});
+
+test("a chain is cut before what is much taller than the rest", () => {
+  const cells = makeCells(6, () => [200, 50]);
+  cells.h[2] = 420;
+  const pairs = [0, 1, 2, 3, 4].map((i): [number, number] => [i, i + 1]);
+  const sheet = arrange(cells, makeLines(pairs), { ...spacing, room: { w: 900, h: 600 } });
+  check(cells, pairs, sheet);
+  assert.ok(sheet.x[2] > sheet.x[1] + 200 && sheet.y[2] < 100, "it stands at the head of a column");
+});
+
 test("a line against the order of execution is drawn from its source to its target", () => {
   const cells = makeCells(2, () => [50, 20]);
   const sheet = arrange(cells, makeLines([[1, 0]]), spacing);

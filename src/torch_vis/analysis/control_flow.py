@@ -18,7 +18,7 @@ from torch_vis.graph.repeats import Elements, folds
 from torch_vis.graph.schema import Flag, Kind, Phase
 from torch_vis.graph.text import many, source_text, syntax_of
 from torch_vis.graph.types import Ints
-from torch_vis.ops.naming import loop_of, place_label
+from torch_vis.ops.display_names import loop_of, place_label
 from torch_vis.views.text.table_layout import Field, Listing
 
 

@@ -14,7 +14,7 @@ from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.schema import Role
 from torch_vis.graph.text import many
 from torch_vis.progress import progress
-from torch_vis.replay.execution import Diverged
+from torch_vis.replay.edited_replay import Diverged
 from torch_vis.replay.live_run import LiveRun, input_values
 from torch_vis.replay.perturb import PERTURBATIONS
 from torch_vis.replay.replay import Replay, same_bits

@@ -18,7 +18,7 @@ from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import duration
 from torch_vis.graph.tree import Tree
 from torch_vis.graph.types import Bools, Ints
-from torch_vis.ops.naming import op_label, place_label
+from torch_vis.ops.display_names import op_label, place_label
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.text.module_tree import AGAIN, compiling
 from torch_vis.views.text.table_layout import Field, Listing

@@ -148,10 +148,10 @@ def join(form: Form, parts: Sequence[Any]) -> Any:
     if issubclass(kind, (list, tuple)):
         return kind(parts)
     if hasattr(kind, "__dataclass_fields__") and not issubclass(kind, Mapping):
-        made = object.__new__(kind)
+        instance = object.__new__(kind)
         for name, part in zip(form.keys, parts):
-            object.__setattr__(made, name, part)
-        return made
+            object.__setattr__(instance, name, part)
+        return instance
     try:
         return kind(dict(zip(form.keys, parts)))
     except TypeError:

@@ -67,7 +67,7 @@ from torch_vis.capture.recording.source_lines import TORCH, kind_of, leave_alone
 from torch_vis.capture.recording.user_functions import held_modules
 from torch_vis.capture.session import Capture, CapturedRun, name_inputs
 from torch_vis.capture.state import StateSnapshot, is_lazy
-from torch_vis.capture.undo import Context, HeldSignals, Undo, context
+from torch_vis.capture.undo import Context, HeldSignals, Turn, Undo, context, undo_in_child
 from torch_vis.errors import CaptureFailed, UsageError
 from torch_vis.graph.graph import GraphBuilder
 from torch_vis.graph.metrics import Metrics
@@ -91,6 +91,10 @@ REDUCER = ("expected the hook result is either", "its data is not allocated yet"
 WITHOUT_DATA = ("FakeTensor", ".numpy() is not supported", "data pointer", *REDUCER)
 UNSUPPORTED = (UnsupportedFakeTensorException, UnsupportedOperatorException)
 
+# What is put back at the end is all that there is, that of another such run too.
+_turn = Turn()
+_alone = context(_turn.take)
+
 
 class FakeTensors(Context["FakeTensors"]):
     """A stretch without numbers: ``below`` and ``above`` are the modes on either side of the recorder's."""
@@ -109,6 +113,8 @@ class FakeTensors(Context["FakeTensors"]):
         return [*self.below.corrections.limits, *self.below.known.limits]
 
     def _begin(self, undo: Undo) -> FakeTensors:
+        undo_in_child(undo)
+        _turn.take(undo)
         undo.enter(self.held)
         undo.enter(kept_after_interrupt())
         before = undo.enter(StateSnapshot.of_everything())
@@ -848,7 +854,7 @@ def simulated_run(
     from torch.distributed.device_mesh import init_device_mesh
 
     building = Building()
-    with fake_rank(rank, math.prod(mesh.values())):
+    with _alone(), fake_rank(rank, math.prod(mesh.values())):
         # before modules of torch's are patched
         layout = init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
         axes = {frozenset(torch.distributed.get_process_group_ranks(layout.get_group(a))): a for a in mesh}

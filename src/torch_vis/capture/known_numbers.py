@@ -16,6 +16,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping
+from threading import get_ident
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -583,6 +584,7 @@ def numbers_for_python(
     undo: Undo, known: KnownNumbers, twin_of: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
     """Let ``tolist`` and ``numpy`` give the numbers that are known, in one reading as of a real tensor."""
+    thread = get_ident()
     before = {name: torch.Tensor.__dict__.get(name, MISSING) for name in ("tolist", "numpy")}
     of_fakes = FakeTensor.__dict__.get("tolist", MISSING)
 
@@ -590,7 +592,9 @@ def numbers_for_python(
         otherwise = getattr(torch.Tensor, name)
 
         def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if type(self) is FakeTensor and self.fake_mode is not known.world:
+            # a real tensor of another thread is no part of this run
+            elsewhere = type(self) is not FakeTensor and get_ident() != thread
+            if elsewhere or (type(self) is FakeTensor and self.fake_mode is not known.world):
                 real = None
             else:
                 twin = self if is_wrapper(type(self)) else twin_of(self)

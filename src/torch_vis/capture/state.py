@@ -260,7 +260,7 @@ class StateSnapshot(Context["StateSnapshot"]):
         """Whether a tensor of a model has the contents that it had; if not, it is lost."""
         if state.version < 0 or tensor._version == state.version:
             return True
-        storage = _storage(tensor)
+        storage = storage_of(tensor)
         if storage is not None and storage._cdata in restored:
             return True
         self.lost.append(state.name)
@@ -280,7 +280,7 @@ class StateSnapshot(Context["StateSnapshot"]):
         storages: dict[int, torch.UntypedStorage] = {}
         for tensor in tensors:
             for _, part in named_tensors(tensor):
-                storage = _storage(part)
+                storage = storage_of(part)
                 if storage is not None:
                     storages[storage._cdata] = storage
         if most is not None and sum(storage.nbytes() for storage in storages.values()) > most:
@@ -464,7 +464,7 @@ class WriteGuard(RecordMode):
 
     def _save(self, tensors: list[torch.Tensor]) -> None:
         for tensor in tensors:
-            storage = _storage(tensor)
+            storage = storage_of(tensor)
             if storage is not None and storage._cdata in self.storages:
                 self.recorder.number_of(tensor)
                 self.recorder.copy_before_write([tensor], (0,))
@@ -562,7 +562,7 @@ def _post_hooks(tensor: torch.Tensor) -> dict[int, Any]:
     return {} if hooks is None else hooks
 
 
-def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """The memory of a tensor; None where it has no plain one."""
     if is_lazy(tensor):
         return None
@@ -573,7 +573,7 @@ def _storage(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 
 
 def _layout(tensor: torch.Tensor) -> Any:
-    return None if _storage(tensor) is None else geometry(tensor)
+    return None if storage_of(tensor) is None else geometry(tensor)
 
 
 # ---------------------------------------------------------------- containers

@@ -134,7 +134,11 @@ def readable(tensor: torch.Tensor) -> torch.Tensor | None:
         plain = plain.abs()
     if plain.dtype in (torch.float32, torch.float64):
         return plain
-    return plain.double() if not plain.is_floating_point() else plain.float()
+    try:
+        return plain.double() if not plain.is_floating_point() else plain.float()
+    # elements that torch stores and computes nothing with
+    except NotImplementedError:
+        return None
 
 
 @context

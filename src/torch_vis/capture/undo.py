@@ -15,6 +15,7 @@ A forked child inherits neither recordings nor what they do to torch (``in_child
 from __future__ import annotations
 
 import _thread
+import gc
 import inspect
 import io
 import os
@@ -459,6 +460,29 @@ def take_out(table: Any, function: Any) -> None:
                 table.remove(function)
 
 
+class Turn:
+    """What one thread does at a time; of the same thread, blocks may lie inside each other."""
+
+    def __init__(self) -> None:
+        self._holders: list[tuple[int, Undo]] = []
+        in_child(self._holders.clear)
+
+    def take(self, undo: Undo) -> None:
+        """Wait until no other thread is at it, and keep the others waiting until ``undo``."""
+        thread = threading.get_ident()
+        undo.add(self._release, undo)
+        while True:
+            with _lock:
+                if all(other == thread for other, _ in self._holders):
+                    self._holders.append((thread, undo))
+                    return
+            time.sleep(0.005)
+
+    def _release(self, undo: Undo) -> None:
+        with _lock:
+            self._holders[:] = [holder for holder in self._holders if holder[1] is not undo]
+
+
 @context
 def without_warnings(undo: Undo) -> None:
     """Nobody warns; as ``warnings.catch_warnings``, which an interrupt can leave without its end."""
@@ -609,12 +633,32 @@ def _forked() -> None:
     for undo in list(_undone_in_child.values()):
         with suppress(Exception):
             undo.run()
+    # what they take away may stand around what is shared
+    for function in _in_child:
+        function()
     for shared in _shared:
         shared.users.clear()
         shared.remove()
-    for function in _in_child:
-        function()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
+
+
+def without_collector(function: Callable[P, T]) -> Callable[P, T]:
+    """Run a function with the garbage collector paused."""
+
+    @wraps(function)
+    def paused(*args: P.args, **kwargs: P.kwargs) -> T:
+        with collector_paused():
+            return function(*args, **kwargs)
+
+    return paused
+
+
+@context
+def collector_paused(undo: Undo) -> None:
+    """No garbage collection inside: it would look through everything that was made again and again."""
+    if gc.isenabled():
+        undo.add(gc.enable)
+        gc.disable()

@@ -10,6 +10,7 @@ import numpy as np
 from torch_vis.exporters.facts import Names
 from torch_vis.graph import Graph
 from torch_vis.graph.schema import Flag, Phase
+from torch_vis.graph.tree import inner_path
 from torch_vis.graph.types import Ints
 
 
@@ -61,8 +62,8 @@ def _laid_over(graph: Graph) -> tuple[list[int], list[int]]:
     """The versions that partial writes were laid over, with the operations that wrote; one's own are left out."""
     over = np.flatnonzero((graph.value_carries >= 0) & (graph.value_producer >= 0))
     below, writer = graph.value_carries[over], graph.value_producer[over]
-    apart = graph.value_producer[below] != writer
-    return below[apart].tolist(), writer[apart].tolist()
+    from_others = graph.value_producer[below] != writer
+    return below[from_others].tolist(), writer[from_others].tolist()
 
 
 LONG_SCOPE = 1000  # things directly in a scope from which on it is taken apart
@@ -191,9 +192,7 @@ class Namespaces:
         graph = self.graph
         module, call = graph.modules[int(graph.scope_module[scope])], int(graph.scope_call[scope])
         above = graph.scope_paths[self.scopes[at]] if self.scopes[at] >= 0 else ""
-        path = module.path
-        if above and path.startswith(f"{above}."):
-            path = path[len(above) + 1 :]
+        path = inner_path(module.path, above)
         steps = [step for step in (path or module.type or "module").replace("/", "_").split(".") if step]
         text = "/".join(steps) or "module"
         text += f" (call {call + 1})" if call else ""

@@ -20,7 +20,7 @@ from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import inert
 from torch_vis.graph.tree import inner_path
-from torch_vis.ops.naming import op_label
+from torch_vis.ops.display_names import op_label
 
 LINES_AT_ONCE = 5_000
 

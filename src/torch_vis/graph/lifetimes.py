@@ -346,11 +346,9 @@ class Lifetimes:
             use = self._use_written(node)
             allocated[use, node] += extra[node]
             freed[use, node] += more[node]
-        missing = int(self._columns["live_bytes"][0]) - int(
-            start.sum() + allocated[:, 0].sum() - freed[:, 0].sum()
-        )
-        if missing:
-            start[Use.BUFFER] += missing
+        # as arrays, whose sums of what no machine has go round where those of Python's numbers would not fit
+        known = start.sum(keepdims=True) + allocated[:, :1].sum(0) - freed[:, :1].sum(0)
+        start[Use.BUFFER : Use.BUFFER + 1] += self._columns["live_bytes"][:1] - known
 
     def _use_written(self, node: int) -> int:
         """The use of the largest block that an operation wrote to or made."""

@@ -15,7 +15,7 @@ DOCUMENTED: dict[str, str] = {
     "ComputationalGraphTracker": "torch_vis.interfaces.tracking.tracker",
     "DLBacktrace": "torch_vis.interfaces.backtrace",
     "DynamoGraphExtractor": "torch_vis.interfaces.dynamo",
-    "ExplorerConfig": "torch_vis.views.terminal.config",
+    "ExplorerConfig": "torch_vis.views.terminal.source",
     "GraphEdge": "torch_vis.interfaces.tracking.tracker",
     "GraphNode": "torch_vis.interfaces.tracking.tracker",
     "ModuleInfo": "torch_vis.interfaces.explorer.explorer",

@@ -14,12 +14,12 @@ import numpy as np
 from torch_vis._trace import Trace
 from torch_vis.capture.recording.function_calls import OPENED, TENSOR, UNKNOWN
 from torch_vis.capture.recording.user_functions import last_part
+from torch_vis.capture.undo import without_collector
 from torch_vis.graph import Graph, Metrics, Slot
 from torch_vis.graph.call import Call, Special, short_name
 from torch_vis.graph.schema import Flag, Phase, Role
 from torch_vis.graph.tree import group_rows
 from torch_vis.graph.types import Ints
-from torch_vis.interfaces.gc_pause import without_collector
 from torch_vis.ops.schemas import named_arguments
 
 Level = Literal["leaf", "outermost"]

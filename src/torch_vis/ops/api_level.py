@@ -12,7 +12,8 @@ from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Module, Phase
 from torch_vis.graph.types import Bools, Ints
-from torch_vis.ops.naming import op_label
+from torch_vis.ops.display_names import op_label
+from torch_vis.ops.names import out_of_place
 
 
 def api_level(run: Run) -> Run:
@@ -85,8 +86,8 @@ def _calls(graph: Graph) -> _Calls:
 
 def _same_name(graph: Graph, nodes: Ints) -> Bools:
     """Which operations go by the name of the function already."""
-    labels = [op_label(call.op).rstrip("_") for call in graph.calls]
-    names = [name.rstrip("_") for name in graph.names]
+    labels = [out_of_place(op_label(call.op)) for call in graph.calls]
+    names = [out_of_place(name) for name in graph.names]
     pairs = zip(graph.node_call[nodes].tolist(), graph.node_api[nodes].tolist())
     return np.array([labels[call] == names[api] for call, api in pairs], dtype=bool)
 

@@ -302,10 +302,10 @@ def _with_objects(graph: Graph, needed: Sequence[int]) -> list[int]:
     start = graph.in_start.tolist()
     while stack:
         node = stack.pop()
-        for maker in producer[start[node] : start[node + 1]]:
-            if maker >= 0 and not chosen[maker]:
-                chosen[maker] = True
-                stack.append(maker)
+        for source in producer[start[node] : start[node + 1]]:
+            if source >= 0 and not chosen[source]:
+                chosen[source] = True
+                stack.append(source)
     return np.flatnonzero(chosen).tolist()
 
 

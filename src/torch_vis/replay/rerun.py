@@ -30,7 +30,7 @@ from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import many
 from torch_vis.ops.higher_order import BRANCHES
 from torch_vis.replay.activation_file import keeper
-from torch_vis.replay.execution import Basis, Diverged, LeftValues, PatchedReplay, RunLayout
+from torch_vis.replay.edited_replay import Basis, Diverged, LeftValues, PatchedReplay, RunLayout
 from torch_vis.replay.live_run import input_values, refused_sizes
 from torch_vis.replay.replay import Replay, ReplayPlan, where
 from torch_vis.replay.slicing import (

@@ -128,6 +128,33 @@ def test_edges_and_paths_are_those_of_the_residual_stream() -> None:
         t.patch_path(["h.0.mlp"], tv.edit.zero())
 
 
+def test_a_path_passes_through_normalisations_that_are_written_out() -> None:
+    """Those of Llama are a power, a mean and products: they pass a change on as a layer norm of torch does."""
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+        vocab_size=40,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).eval()
+    ids, other = torch.tensor([[1, 2, 3, 4]]), torch.tensor([[1, 20, 3, 4]])
+    t = tv.trace(model, ids)
+    run = t.run(other, keep="all")
+    parts = {}
+    for tokens in (ids, other):
+        with torch.no_grad(), tv.live(model, keep=["layers.0.self_attn", "model.norm.input"]) as live:
+            model(tokens)
+        parts[tokens] = {name: calls[0] for name, calls in live.kept.items()}
+    was, now = (part["model.layers.0.self_attn"] for part in parts.values())
+    was, now = (part[0] if isinstance(part, tuple) else part for part in (was, now))
+    with torch.no_grad():
+        expected = model.lm_head(model.model.norm(parts[ids]["model.norm.input"] - was + now))
+    rerun = t.patch_path(["layers.0.self_attn", "output"], tv.edit.patch_from(run))
+    torch.testing.assert_close(rerun.output.logits, expected, atol=1e-5, rtol=1e-5)
+    through = t.patch_path(["layers.0.self_attn", "layers.1.mlp"], tv.edit.patch_from(run))
+    assert not torch.equal(through.output.logits, t.output.logits)
+    assert not torch.equal(through.output.logits, rerun.output.logits)
+
+
 def _parts(model: Any, ids: torch.Tensor) -> dict[str, torch.Tensor]:
     body = model.transformer
     h = body.wte(ids) + body.wpe(torch.arange(ids.shape[1]))

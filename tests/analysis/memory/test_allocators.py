@@ -445,3 +445,22 @@ def test_the_estimate_says_how_good_it_was_found_to_be() -> None:
     assert "depthwise windows above 3×3 are far off either way" in text
     plain = tv.trace(nn.ReLU(), torch.ones(4)).memory()  # no kernel of it takes anything for itself
     assert "37 %" not in str(plain)
+
+
+def test_memory_that_is_there_for_a_part_of_the_run_alone() -> None:
+    """FSDP's gathered parameters lie on memory that grows before they are needed and is given back after."""
+    buffers = [torch.empty(1 << 20) for _ in range(4)]
+    for buffer in buffers:
+        buffer.untyped_storage().resize_(0)
+
+    def gather(x: torch.Tensor) -> torch.Tensor:
+        for buffer in buffers:
+            buffer.untyped_storage().resize_(4 << 20)
+            x = x + buffer.fill_(1.0).sum()
+            buffer.untyped_storage().resize_(0)
+        return x
+
+    memory = tv.trace(gather, torch.ones(128)).memory()
+    # one of the four at a time, beside some small ones
+    assert 4 << 20 <= memory.peak_bytes < 5 << 20
+    assert memory.peak_bytes <= memory.caching("cpu", workspace=0).peak_bytes < 5 << 20

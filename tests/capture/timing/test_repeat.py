@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import torch_vis as tv
+from tests.kit.ranks import on_ranks, training_step
 from tests.kit.side_effects import observe, plain_run, torch_globals
 from tests.zoo import ZOO, Case, close_process_group, first_difference, floating_sum
 from torch_vis import progress as progress_file
@@ -236,7 +238,8 @@ def test_self_time_is_what_it_was_in_a_run(mostly: bool) -> None:
 
     t = tv.trace(nn.Sequential(*(Sleeps(turn) for turn in range(3))), torch.rand(3), repeat=3)
     (whole,) = (row for row in t.time().modules if row.type == "Sequential")
-    assert 0 <= whole.self_ns < 10_000_000 < whole.inclusive_ns
+    # the medians of the three come to 20 ms more or less than the median of the whole; a busy machine sleeps longer
+    assert whole.inclusive_ns > 10_000_000 and 0 <= whole.self_ns < whole.inclusive_ns / 2
     assert whole.self_ns == t.metrics["scope_self_ns"][whole.scope]
 
 
@@ -393,6 +396,28 @@ def test_a_run_that_gives_lazy_parameters_their_shapes_is_not_repeated() -> None
     (plain, _), (repeated, trace) = state(0), state(2)
     assert all(map(torch.equal, plain, repeated)) and len(plain) == len(repeated)
     assert any("lazy parameters" in limit for limit in trace.limits)
+
+
+def _losses(mode: str, repeat: int, rank: int, count: int) -> tuple[list[float], dict[str, int]]:
+    step = training_step(mode, rank, count)
+    losses, executions = [float(step())], {}
+    if repeat:
+        t = tv.trace(step, repeat=repeat)
+        executions = t.meta["executions"]
+        losses.append(float(t.output))
+    else:
+        losses.append(float(step()))
+    return [*losses, float(step())], executions
+
+
+@pytest.mark.parametrize("mode", ["ddp", "fsdp1", "fsdp2", "tp"])
+def test_a_rank_is_repeated_and_trains_on_as_if_its_step_had_run_once(mode: str) -> None:
+    """FSDP's memory of gathered parameters grows and shrinks within a step, and is empty before it and after."""
+    plain = on_ranks(partial(_losses, mode, 0), 2)
+    repeated = on_ranks(partial(_losses, mode, 2), 2)
+    for (losses, _), (same, executions) in zip(plain, repeated, strict=True):
+        assert losses == same and len(set(losses)) == 3
+        assert executions["plain"] == 2 and executions["profiled"] == 2
 
 
 class FakeProfile:

@@ -39,16 +39,65 @@ def usual_window(driver: Any) -> Iterator[None]:
     driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+class Recurrent(nn.GRU):
+    """Few boxes in a wide window."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 8)
+
+
+class Heads(nn.Module):
+    """More outputs than have room beside each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.heads = nn.Linear(4, 8), nn.ModuleList(nn.Linear(8, 2) for _ in range(5))
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        x = self.body(x)
+        return {f"output_of_head_{number}": head(x) for number, head in enumerate(self.heads)}
+
+
+def keeps_its_promise(driver: Any, path: Path) -> None:
+    screens = [look(driver, path, size) for size in SIZES]
+    assert [breaches(screen) for screen in screens] == [[], [], []]
+    assert [shows_less(*pair) for pair in pairwise(screens)] == [[], []]
+
+
 @pytest.mark.parametrize("backward", [False, True])
-@pytest.mark.parametrize("model, shape", [(Net, (3, 4)), (Unrolled, (6, 2, 4))])
+@pytest.mark.parametrize(
+    "model, shape", [(Net, (3, 4)), (Unrolled, (6, 2, 4)), (Recurrent, (5, 2, 4)), (Heads, (3, 4))]
+)
 def test_the_first_screen_keeps_its_promise(
     driver: Any, tmp_path: Path, model: type[nn.Module], shape: tuple[int, ...], backward: bool
 ) -> None:
     torch.manual_seed(0)
     tv.trace(model(), torch.ones(shape), backward=backward).save(tmp_path / "run.html")
-    screens = [look(driver, tmp_path / "run.html", size) for size in SIZES]
-    assert [breaches(screen) for screen in screens] == [[], [], []]
-    assert [shows_less(*pair) for pair in pairwise(screens)] == [[], []]
+    keeps_its_promise(driver, tmp_path / "run.html")
+
+
+def test_a_training_loop_keeps_the_promise(driver: Any, tmp_path: Path) -> None:
+    """Gradients are added up and clipped: the model stands before what is done beside it."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def loop(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        for row in x:
+            (model(row).square().mean() / 4).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    trace = tv.trace(loop, torch.ones(4, 3, 4))
+    trace.save(tmp_path / "run.html")
+    keeps_its_promise(driver, tmp_path / "run.html")
+
+
+def test_a_function_without_modules_shows_what_it_runs(show: Callable[[Any], Page]) -> None:
+    page = show(tv.trace(lambda x: (x @ x.T).softmax(-1).relu().sum(), torch.ones(3, 4)))
+    assert {box["call"] for box in page.boxes()} <= {"", "function"}
+    assert {"softmax", "relu", "sum"} <= {box["name"] for box in page.boxes()}
+    assert {box["path"] for box in page.boxes()} == {""}
 
 
 def test_a_breach_is_found() -> None:
@@ -56,7 +105,7 @@ def test_a_breach_is_found() -> None:
     box = {
         "id": "0", "column": 0, "parent": "", "kind": "module", "name": "fc", "type": "Linear", "shape": "f32[2]",
         "opening": "closed", "rect": [0, 0, 40, 20], "time": 5, "fontPx": 9, "hasOutput": True, "isAdded": False,
-        "isRepeat": True, "operations": 1,
+        "isRepeat": True, "operations": 1, "call": "module",
     }  # fmt: skip
     text = {"text": "fc", "x": 5, "y": 5, "size": 9.0}
     state = {"canvas": [0, 0, 1000, 500], "canOpen": True}
@@ -70,6 +119,8 @@ def test_a_breach_is_found() -> None:
 def test_what_the_recording_added_is_told_from_the_model(show: Callable[[Any], Page]) -> None:
     page = show(tv.trace(Net(), torch.ones(3, 4), backward=True))
     assert {box["name"] for box in page.boxes(isAdded=True)} == {"summed outputs", "gradient of 1"}
+    page = show(tv.trace(Heads(), torch.ones(3, 4), backward=True))
+    assert {box["name"] for box in page.boxes(isAdded=True, phase="backward")} == {"gradient of 1"}
     page = show(tv.trace(Net(), torch.ones(3, 4), loss=lambda y: y.mean()))
     assert {box["name"] for box in page.boxes(isAdded=True)} == {"gradient of 1"}
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_vis.views.terminal.columns import COLUMNS, Arrangement, cell, chosen
-from torch_vis.views.terminal.config import ExplorerConfig
 from torch_vis.views.terminal.forest import Forest, Sharing
+from torch_vis.views.terminal.source import ExplorerConfig
 
 
 def forest_of(parents: list[int]) -> Forest:

@@ -20,24 +20,24 @@ const MOST_IN_ROWS = 5;
 const MUCH_BETTER = 1.15;
 
 /** Share the window out evenly; where one phase leaves room that another could use, share it out again. */
-export async function laidOut(client: LayoutClient, parts: Part[], room: Room): Promise<Scene> {
+export async function laidOut(client: LayoutClient, parts: Part[], room: Room, spread = 1): Promise<Scene> {
   const high = room.h - TITLE_ROOM;
   const wide = room.w - COLUMN_GAP * (parts.length - 1);
   const even = parts.map(() => wide / Math.max(1, parts.length));
-  let results = await arranged(client, parts, even, high);
+  let results = await arranged(client, parts, even, high, spread);
   const sizes = results.map(([{ width, height }]) => ({ width, height }));
   const needy = sizes.flatMap(({ width, height }, i) => (height > high || width > even[i] ? [i] : []));
   const spare = wide - sizes.reduce((sum, { width }, i) => sum + (needy.includes(i) ? even[i] : width), 0);
   const cells = parts.reduce((sum, { picture }) => sum + picture.items.length, 0);
   if (needy.length && needy.length < parts.length && spare > 60 && cells <= FEW) {
     const shares = even.map((share, i) => (needy.includes(i) ? share + spare / needy.length : share));
-    results = await arranged(client, parts, shares, high);
+    results = await arranged(client, parts, shares, high, spread);
   }
   const placed = parts.map((part, i) => ({ ...part, results: results[i] }));
   return new Scene(placed, shelvesOf(placed, room));
 }
 
-/** Side by side, unless that is too wide to be read and rows are much better. */
+/** Side by side, unless that is too wide to be read, and rows can be read or are much better. */
 function shelvesOf(parts: Placed[], room: Room): number[] {
   const scaleOf = (shelves: number[]): number => {
     let [first, w, h] = [0, 0, -ROW_GAP];
@@ -51,11 +51,12 @@ function shelvesOf(parts: Placed[], room: Room): number[] {
   };
   let best = [parts.length];
   if (parts.length < 2 || parts.length > MOST_IN_ROWS) return best;
-  let most = scaleOf(best) * MUCH_BETTER;
-  if (most >= MUCH_BETTER * READABLE) return best;
+  const beside = scaleOf(best);
+  if (beside >= READABLE) return best;
+  let most = Math.min(READABLE, beside * MUCH_BETTER);
   for (const shelves of splits(parts.length)) {
     const scale = scaleOf(shelves);
-    if (scale > most) [best, most] = [shelves, scale];
+    if (scale >= most) [best, most] = [shelves, scale];
   }
   return best;
 }
@@ -66,7 +67,13 @@ function splits(count: number): number[][] {
   return Array.from({ length: count }, (_, i) => splits(count - i - 1).map((rest) => [i + 1, ...rest])).flat();
 }
 
-async function arranged(client: LayoutClient, parts: Part[], widths: number[], h: number): Promise<FrameResult[][]> {
+async function arranged(
+  client: LayoutClient,
+  parts: Part[],
+  widths: number[],
+  h: number,
+  spread: number,
+): Promise<FrameResult[][]> {
   let base = 0;
   const specs = parts.flatMap(({ picture }, number) => {
     const first = base;
@@ -80,6 +87,7 @@ async function arranged(client: LayoutClient, parts: Part[], widths: number[], h
       h: spec.h.slice(),
       child: spec.child.map((child) => (child >= 0 ? child + first : -1)),
       room: i ? undefined : { w, h },
+      spread,
     }));
   });
   const results = await client.arrange(specs);

@@ -27,7 +27,7 @@ export function headerWidth(box: Box): number {
 /** Of the width of a frame, what its name takes from the left and its buttons from the right. */
 export function headerParts(box: Box): { title: number; buttons: number } {
   const title =
-    Math.min(280, titleRuler().width(signOf(box) + (box.label || box.type))) +
+    Math.min(330, titleRuler().width(signOf(box) + (box.label || box.type))) +
     34 +
     (box.isMarked ? subRuler().width(RECOMPUTED) + 8 : 0) +
     (box.type.startsWith(BREAK) ? Math.min(240, subRuler().width(box.type)) + 26 : 0);
@@ -71,7 +71,7 @@ function makeFace(box: Box): Face {
   const sub = subOf(box);
   const extra = (badge ? titleRuler().width(badge) + 24 : 0) + (box.canOpen ? 20 : 0);
   const wanted = Math.max(titleRuler().width(label) + extra, subRuler().width(sub)) + 28;
-  const w = Math.round(Math.min(Math.max(wanted, isEnd ? 70 : 96), 360));
+  const w = Math.round(Math.min(Math.max(wanted, isEnd ? 70 : 96), 400));
   const h = sub ? 44 : 32;
   return {
     w,

@@ -142,14 +142,15 @@ export class View {
 
   /** What a picture may take up to be read when it is fitted. */
   get room(): { w: number; h: number } {
-    return this.roomIn(0, 0);
+    return this.roomsIn(0, 0)[0];
   }
 
-  /** The same in a window that is so much narrower and lower. */
-  roomIn(narrower: number, lower: number): { w: number; h: number } {
-    const { w, h } = this.free;
+  /** In a window that is so much narrower and lower, what each part of it that is free has room for, the largest first. */
+  roomsIn(narrower: number, lower: number): { w: number; h: number }[] {
     const round = (n: number): number => Math.max(200, Math.round(n / 20) * 20);
-    return { w: round((w - narrower - 32) / AIM), h: round((h - lower - 32) / AIM) };
+    return this.areas()
+      .map(({ w, h }) => ({ w: round((w - narrower - 32) / AIM), h: round((h - lower - 32) / AIM) }))
+      .sort((a, b) => b.w * b.h - a.w * a.h);
   }
 
   fit(animate = true): void {

@@ -2,10 +2,13 @@
 
 import type { App } from "../app.ts";
 import { AIM, largestScale, READABLE } from "../draw/fitting.ts";
+import { TITLE_ROOM } from "../draw/scene.ts";
 import type { View } from "../draw/view.ts";
 import type { Room } from "../layout/layered.ts";
 import type { Box } from "../tree/box.ts";
 import { eachShown, openingOf, snapshot } from "../tree/expansion.ts";
+import { PAD } from "../tree/picture.ts";
+import { narrowerIn } from "./sidebar.ts";
 
 const MOST_BOXES = 90;
 const MOST_STEPS = 60;
@@ -18,7 +21,11 @@ const WORTH_A_CUT = 0.3; // of the run: for less, no chain is cut that can be re
 const WORTH = 0.1; // of the run: a repeat that weighs less is not what the model is about
 const MOST_OF_IT = 0.5; // of the run: a repeat that weighs less is opened only where there is room for all of it
 const HALF = 0.62; // of the room, which is less than the window: more than half of that is to be used
-const LOWER = [1, 0.7, 0.5, 0.35]; // heights of the room that a layout is made for: in a lower one, chains stand in more columns
+// Heights of the room that a layout is made for: in a lower one, chains stand in more columns; in a higher one, inner frames do not.
+const LOWER = [1, 0.85, 0.7, 0.5, 0.35, 1.3];
+const LOWER_AT_LAST = [1, 0.85, 0.7, 0.6, 0.5, 0.42, 0.35, 0.28, 1.15, 1.3, 1.6];
+const SPREADS = [1, 1.2, 1.5, 2, 2.5, 3]; // of the gaps: what would leave most of the window empty is set more widely
+const MUCH_TOO_LARGE = 1.4; // of the room: what takes so much of it fits in no shape
 
 /** Sizes of windows that many people have: what the first screen of a smaller one opens, that of a larger one opens as well. */
 const WINDOWS: Room[] = [
@@ -37,53 +44,62 @@ const WINDOWS: Room[] = [
 export async function openFirstView(app: App, view: View): Promise<Box | null> {
   const { roots } = app;
   for (const root of roots) for (const box of snapshot(root).keys()) if (box !== root) box.opening = "closed";
-  app.lower = 1;
-  const rooms = roomsUpTo(view);
-  for (const root of roots) openModel(root);
-  for (const [number, root] of roots.entries()) {
-    const repeat = heaviestRepeat(root);
-    const share = repeat ? shareOf(repeat, root) : 0;
-    if (!repeat || share < WORTH) continue;
-    const opened = openTo(repeat);
-    const isAbout = !number && share >= MOST_OF_IT;
-    if (!isAbout && !(await fits(app, number ? rooms[rooms.length - 1] : rooms[0])))
-      for (const box of opened) box.opening = "closed";
-  }
-  for (const room of rooms) {
-    for (const lower of LOWER) {
-      app.lower = lower;
-      await openHeaviest(app, roots, room);
-      if (used(app, room) >= HALF) break;
+  app.lower = app.spread = 1;
+  const [first] = roots;
+  if (first) openModel(first);
+  const repeat = first ? heaviestRepeat(first) : null;
+  if (repeat && shareOf(repeat, first) >= MOST_OF_IT) openTo(repeat);
+  // what is opened in a smaller window is opened in a larger one: each goes on where the last has ended
+  const windows = roomsUpTo(view);
+  for (const rooms of windows) {
+    for (const root of roots.slice(1)) {
+      const model = openModel(root);
+      if (model && !(await fits(app, rooms))) model.opening = "closed";
     }
-    const repeat = roots.length ? shownRepeat(roots[0]) : null;
-    if (repeat?.opening === "closed") repeat.opening = openingOf(repeat);
+    for (const root of roots) await openRepeat(app, root, rooms);
+    await openHeaviest(app, roots, rooms);
+    const shown = first ? shownRepeat(first) : null;
+    if (shown?.opening === "closed") shown.opening = openingOf(shown);
   }
-  await settleShape(app, rooms[rooms.length - 1]);
+  await settleShape(app, windows[windows.length - 1]);
   return heaviest(roots);
 }
 
-/** Lay out in the shape that fills most of a room. */
-async function settleShape(app: App, room: Room): Promise<void> {
-  app.room = room;
-  let [best, most] = [1, -1];
-  for (const lower of LOWER) {
-    app.lower = lower;
-    await app.relayout();
-    const isWhole = fitsIn(app, room);
-    const share = isWhole ? used(app, room) : 0;
-    if (share > most + 0.03) [best, most] = [lower, share];
-    if (lower === 1 && share >= HALF) return;
-  }
-  app.lower = best;
-  await app.relayout();
+/** Open the heaviest repeat of a phase, if it weighs much and there is room for all of it. */
+async function openRepeat(app: App, root: Box, rooms: Room[]): Promise<void> {
+  const repeat = heaviestRepeat(root);
+  if (!repeat || shareOf(repeat, root) < WORTH) return;
+  const opened = openTo(repeat);
+  if (opened.length && !(await fits(app, rooms))) for (const box of opened) box.opening = "closed";
 }
 
-/** The room in usual windows that are smaller than this one, and its own. */
-function roomsUpTo(view: View): Room[] {
+/** Lay out in the shape that fills most of a room, with wider gaps where that is less than half of it; where none fits, in the smallest. */
+async function settleShape(app: App, rooms: Room[]): Promise<void> {
+  app.room = rooms[0];
+  app.lower = app.spread = 1;
+  await app.relayout();
+  let [best, most] = [{ lower: 1, spread: 1 }, -Infinity];
+  for (const spread of SPREADS) {
+    for (const lower of LOWER_AT_LAST) {
+      Object.assign(app, { lower, spread });
+      await app.reshape();
+      const share = fitsIn(app, rooms) ? used(app, rooms) : -oversize(app, rooms);
+      if (share > most + (spread > 1 ? 0.005 : 0.03)) [best, most] = [{ lower, spread }, share];
+      if (lower === 1 && share >= HALF) return;
+    }
+    if (most >= HALF || most < 0) break;
+  }
+  Object.assign(app, best);
+  await app.reshape();
+}
+
+/** The rooms in usual windows that are smaller than this one, and its own. */
+function roomsUpTo(view: View): Room[][] {
   const smaller = WINDOWS.filter(
     ({ w, h }) => w <= innerWidth && h <= innerHeight && (w < innerWidth || h < innerHeight),
   );
-  return [...smaller.map(({ w, h }) => view.roomIn(innerWidth - w, innerHeight - h)), view.room];
+  const inWindow = ({ w, h }: Room): Room[] => view.roomsIn(innerWidth - w - narrowerIn(w), innerHeight - h);
+  return [...smaller.map(inWindow), view.roomsIn(0, 0)];
 }
 
 /** Of all closed boxes the one that weighs most; what a module takes in all phases counts together, and its first one is meant. */
@@ -93,17 +109,17 @@ function heaviest(roots: Box[]): Box | null {
 }
 
 /** Open what weighs most, and its counterparts in other phases, one after another, while all of it can be read in a room. */
-async function openHeaviest(app: App, roots: Box[], room: Room): Promise<void> {
+async function openHeaviest(app: App, roots: Box[], rooms: Room[]): Promise<void> {
   const total = roots.reduce((sum, root) => sum + weight(root), 0);
-  if (!(await fits(app, room))) return;
+  if (!(await fits(app, rooms))) return;
   for (let step = 0; step < MOST_STEPS; step++) {
-    const isEmpty = used(app, room) < HALF;
+    const isEmpty = used(app, rooms) < HALF;
     const groups = closedGroups(roots).filter((group) => isEmpty || weightOf(group) >= HEAVY * total);
     let opened = false;
     const now = cuts(app);
     for (const group of groups.slice(0, isEmpty ? TRIED_IN_EMPTINESS : TRIED)) {
       const most = isEmpty || weightOf(group) >= WORTH_A_CUT * total ? Infinity : now;
-      opened = await tryToOpen(app, group, room, most);
+      opened = await tryToOpen(app, group, rooms, most);
       if (opened) break;
     }
     if (!opened) return;
@@ -111,11 +127,17 @@ async function openHeaviest(app: App, roots: Box[], room: Room): Promise<void> {
 }
 
 /** Open all of them, or the first alone, where that fits and no more chains are cut than so many. */
-async function tryToOpen(app: App, group: Box[], room: Room, mostCuts: number): Promise<boolean> {
+async function tryToOpen(app: App, group: Box[], rooms: Room[], mostCuts: number): Promise<boolean> {
   for (const some of group.length > 1 ? [group, group.slice(0, 1)] : [group]) {
+    const opened = [...some];
     for (const box of some) box.opening = openingOf(box);
-    if ((await fits(app, room)) && cuts(app) <= mostCuts) return true;
-    for (const box of some) box.opening = "closed";
+    const repeat = shownRepeat(app.roots[0]);
+    if (repeat?.opening === "closed") {
+      repeat.opening = openingOf(repeat);
+      opened.push(repeat);
+    }
+    if (await fits(app, rooms, mostCuts)) return true;
+    for (const box of opened) box.opening = "closed";
   }
   return false;
 }
@@ -161,32 +183,55 @@ function shareOf(box: Box, root: Box): number {
   return Math.max(weight(box) / weight(root), box.operations / root.operations);
 }
 
-async function fits(app: App, room: Room): Promise<boolean> {
+/** Lay out in the first shape in which all can be read and no more chains are cut than so many. */
+async function fits(app: App, rooms: Room[], mostCuts = Infinity): Promise<boolean> {
   let boxes = 0;
   for (const root of app.roots) boxes += visible(root);
   if (boxes > MOST_BOXES) return false;
-  app.room = room;
-  return (await app.relayout()) && fitsIn(app, room);
+  app.room = rooms[0];
+  for (const [number, lower] of LOWER.entries()) {
+    app.lower = lower;
+    if (!(await (number ? app.reshape() : app.relayout()))) return false;
+    if (fitsIn(app, rooms) && cuts(app) <= mostCuts) return true;
+    const { width, height } = app.scene!;
+    if (width * height > MUCH_TOO_LARGE * rooms[0].w * rooms[0].h) return false;
+  }
+  return false;
 }
 
 /** Whether all of the sheet can be read when it is fitted in a room. */
-function fitsIn(app: App, room: Room): boolean {
-  const { width, height } = app.scene!;
-  return Math.max(width / room.w, height / room.h) * READABLE <= AIM;
+function fitsIn(app: App, rooms: Room[]): boolean {
+  return oversize(app, rooms) * READABLE <= AIM;
 }
 
-/** The share of a room that the sheet takes when it is fitted. */
-function used(app: App, room: Room): number {
+/** How many times larger than the room that suits it best the sheet is. */
+function oversize(app: App, rooms: Room[]): number {
   const { width, height } = app.scene!;
-  const scale = Math.min(largestScale(room.h * AIM), room.w / width, room.h / height);
-  return (width * height * scale * scale) / (room.w * room.h);
+  return Math.min(...rooms.map(({ w, h }) => Math.max(width / w, height / h)));
 }
 
-/** Open the module that a run is about: one that is alone, or all but alone. */
-function openModel(root: Box): void {
+/** The share of the largest room that boxes lie in when the sheet is fitted. */
+function used(app: App, rooms: Room[]): number {
+  const { width, height } = app.scene!;
+  const scales = rooms.map(({ w, h }) => Math.min(largestScale(h * AIM), w / width, h / height));
+  const scale = Math.max(...scales);
+  const inner = (width - 2 * PAD) * (height - TITLE_ROOM - 2 * PAD);
+  return (inner * scale * scale) / (rooms[0].w * rooms[0].h);
+}
+
+/** Open the module that a run is about: one that is alone, or all but alone; returns it if it was closed. */
+function openModel(root: Box): Box | null {
   const inside = root.children.filter((box) => !box.isView);
   const modules = inside.filter((box) => box.canOpen && box.kind !== "bundle");
-  if (modules.length === 1 && inside.length <= LONE && modules[0].kind === "module") modules[0].opening = "all";
+  const [model] = modules;
+  if (modules.length !== 1 || inside.length > LONE || model.kind !== "module" || isOptimizer(model)) return null;
+  if (model.opening !== "closed") return null;
+  model.opening = "all";
+  return model;
+}
+
+function isOptimizer(box: Box): boolean {
+  return box.run.module(box.scope)[2] === "optimizer";
 }
 
 /** Open a repeat and all that is around it; returns what was closed before. */

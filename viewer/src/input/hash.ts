@@ -35,7 +35,7 @@ export function encode(
   parts.set("open", open.length > MOST_OPEN ? "all" : open.join(" "));
   const x = (size.w / 2 - camera.x) / camera.scale;
   const y = (size.h / 2 - camera.y) / camera.scale;
-  parts.set("room", `${app.room.w},${app.room.h}${app.lower < 1 ? `,${app.lower}` : ""}`);
+  parts.set("room", [app.room.w, app.room.h, app.lower, app.spread].join(","));
   parts.set(
     "at",
     [x, y]
@@ -63,6 +63,7 @@ export interface Wanted {
   at: [number, number, number] | null;
   room: { w: number; h: number } | null; // what the layout was made for, and how much of its height
   lower: number;
+  spread: number;
 }
 
 function isRoom(numbers: number[]): boolean {
@@ -106,7 +107,8 @@ export function decode(hash: string): Wanted {
                 }),
             ),
     room: isRoom(room) ? { w: room[0], h: room[1] } : null,
-    lower: isRoom(room) && room[2] > 0.2 && room[2] < 1 ? room[2] : 1,
+    lower: isRoom(room) && room[2] > 0.2 && room[2] < 2 ? room[2] : 1,
+    spread: isRoom(room) && room[3] > 1 && room[3] <= 3 ? room[3] : 1,
     at: at.length === 3 && at.every(Number.isFinite) && at[2] > 0 ? [at[0], at[1], at[2]] : null,
   };
 }

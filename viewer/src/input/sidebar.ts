@@ -5,6 +5,16 @@ import { h } from "../dom.ts";
 const KEPT = "torch_vis.side";
 const LEAST = 240;
 const STEP = 24;
+const USUAL = { least: 22.5, share: 0.24, most: 48 }; // as style.css has it: in rem, of the window, in rem
+
+/** How much narrower the panel at the side would be in a window so wide. */
+export function narrowerIn(width: number): number {
+  const isFixed = document.body.style.getPropertyValue("--side") !== "";
+  if (isFixed || document.body.classList.contains("no-side")) return 0;
+  const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
+  const usual = (w: number): number => Math.min(Math.max(USUAL.least * rem, USUAL.share * w), USUAL.most * rem);
+  return usual(innerWidth) - usual(width);
+}
 
 export function sideGrip(aside: HTMLElement, changed: () => void): HTMLElement {
   const grip = h("div", {

@@ -21,6 +21,7 @@ export interface FrameSpec {
   pad: number;
   title?: number; // of the header, what the name takes from the left and the buttons from the right
   buttons?: number;
+  spread?: number; // of the gaps between what stands side by side, as a factor
   room?: Room; // of an outermost frame: what it should fit in
 }
 
@@ -46,6 +47,7 @@ const SHARE_OF_A_NAME = 0.03; // of what a frame is taller than that, what its n
 const MANY_LEVELS = 6; // of frames in a frame; with more, names have less of its height, which would grow with each by the same factor
 const LEAST: Room = { w: 280, h: 240 };
 const SHARED = 1.5; // frames that stand one below the other as if they were one
+const SPREAD_PAD = 80; // beside what is in a frame, for each time that gaps are spread
 const BESIDE = 50; // height that what stands in a frame above or below another frame takes from it
 
 export class Layout {
@@ -147,7 +149,7 @@ function sign(spec: FrameSpec, results: FrameResult[], room: Room): string {
     hash.add(offset(spec, results, spec.src[i], spec.srcPort[i]) * 8);
     hash.add(offset(spec, results, spec.dst[i], spec.dstPort[i]) * 8);
   }
-  return `${hash.end()}:${spec.w.length}:${spec.src.length}:${spec.header}:${spec.least}:${spec.title}:${spec.buttons}:${room.w | 0}:${room.h | 0}`;
+  return `${hash.end()}:${spec.w.length}:${spec.src.length}:${spec.header}:${spec.least}:${spec.title}:${spec.buttons}:${spec.spread}:${room.w | 0}:${room.h | 0}`;
 }
 
 /** Where a port of a child frame lies, from the middle of that frame. */
@@ -157,6 +159,7 @@ function offset(spec: FrameSpec, results: FrameResult[], cell: number, port: num
 }
 
 function frame(spec: FrameSpec, results: FrameResult[], room: Room, levels: number): FrameResult {
+  const { spread = 1 } = spec;
   const lines = {
     src: spec.src.slice(),
     dst: spec.dst.slice(),
@@ -164,7 +167,7 @@ function frame(spec: FrameSpec, results: FrameResult[], room: Room, levels: numb
     exit: Float64Array.from(spec.src, (cell, i) => offset(spec, results, cell, spec.srcPort[i])),
     entry: Float64Array.from(spec.dst, (cell, i) => offset(spec, results, cell, spec.dstPort[i])),
   };
-  const sheet = set(spec, lines, { gap: GAP, rankGap: RANK_GAP, wrap: true, room });
+  const sheet = set(spec, lines, { gap: GAP * spread, rankGap: RANK_GAP, wrap: true, room });
   return dressed(spec, sheet, levels);
 }
 
@@ -172,7 +175,11 @@ function frame(spec: FrameSpec, results: FrameResult[], room: Room, levels: numb
 function dressed(spec: FrameSpec, sheet: Sheet, levels: number): FrameResult {
   const { pad } = spec;
   const header = headerOf(spec.header, sheet.height, levels);
-  const width = Math.max(sheet.width + 2 * pad, spec.least);
+  const upper = spec.up ? BOTTOM : TOP;
+  const ports = spec.edge.reduce((sum, edge) => sum + Number(edge === upper), 0);
+  const passing = spec.header ? (spec.title ?? 0) + (spec.buttons ?? 0) + 2 * BESIDE_A_NAME + ports * NARROW : 0;
+  const beside = spec.header ? pad + ((spec.spread ?? 1) - 1) * SPREAD_PAD : pad;
+  const width = Math.max(sheet.width + 2 * beside, spec.least, passing);
   const left = (width - sheet.width) / 2;
   const height = sheet.height + header + 2 * pad;
   const path = sheet.path;

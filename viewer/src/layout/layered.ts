@@ -8,7 +8,7 @@
 
 import { improve } from "./order.ts";
 import { place } from "./place.ts";
-import { splitWide } from "./rows.ts";
+import { splitEnds, splitWide } from "./rows.ts";
 import { wrapped, type Bands } from "./wrap.ts";
 
 export const TOP = 1;
@@ -89,6 +89,7 @@ export function arrange(cells: Cells, lines: Lines, spacing: Spacing): Sheet {
   const turned = orient(cells, lines);
   const rank = ranksOf(cells, lines);
   if (spacing.wrap) splitWide(cells, rank, spacing);
+  if (spacing.wrap) splitEnds(cells, lines, rank, spacing);
   const chains = lanes(cells, lines, rank, turned);
   const work = assemble(cells, lines, rank, chains);
   const crossings = improve(work);

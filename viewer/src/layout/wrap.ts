@@ -131,7 +131,7 @@ function costOf(
   return cost + unreadable({ w, h: h + 2 * (EDGE + most * CHANNEL) }, room, few);
 }
 
-/** Cuts near equal heights, where the fewest lines pass. */
+/** Cuts near equal heights, where the fewest lines pass; before what would make a column much too high, wherever that is. */
 function divide(ports: boolean[], bands: Bands, crossing: Int32Array, count: number): Int32Array {
   const ranks = ports.length;
   const of = new Int32Array(ranks);
@@ -142,7 +142,8 @@ function divide(ports: boolean[], bands: Bands, crossing: Int32Array, count: num
     const each = (bands.bottom[ranks - 1] - bands.top[begin]) / Math.max(1, count - column);
     for (let rank = begin; rank < ranks - 1; rank++) {
       const reached = bands.bottom[rank] - bands.top[begin];
-      if (reached < each * 0.7) continue;
+      const next = bands.bottom[rank + 1] - bands.top[begin];
+      if (reached < each * 0.7 && next <= each * 1.2) continue;
       if (reached > each * 1.2 && best < Infinity) break;
       if (ports[rank] || ports[rank + 1]) continue;
       const cost = crossing[rank] + (4 * Math.abs(reached - each)) / each;

@@ -13,9 +13,11 @@ export type Opening = "closed" | "one" | "all";
 
 const MOST_IN_A_FRAME = 2500;
 /** So many operations between the calls of models are drawn as one. */
-const FEWEST_OUTSIDE = 3;
+const FEWEST_OUTSIDE = 2;
 /** The same between the calls that a model makes, unless they are most of it. */
 const FEWEST_OWN = 6;
+const FEW_NAMES = 3;
+const LONGEST_NAMES = 46; // letters of them that have room on a box
 const OWN = "own operations";
 const MOST_OWN = 0.5;
 /** Before the reason of a graph break, as the second line of what it ends. */
@@ -139,7 +141,7 @@ export class Box {
   /** What the program does between the calls of its models stands together: the models are what one looks for. */
   private gathered(elements: Int32Array, parts: Stretch[]): Box[] {
     const { run } = this;
-    const hasModules = elements.some((element) => element < 0 && run.module(~element)[2] === "module");
+    const hasModules = elements.some((element) => element < 0 && !run.isFunction(~element));
     const boxes: Box[] = [];
     for (let at = 0; at < parts.length; at++) {
       const { start } = parts[at];
@@ -157,7 +159,7 @@ export class Box {
       }
       const label = isAdded
         ? shown > 1
-          ? SUMMED
+          ? this.addedLabel(elements[start])
           : ""
         : hasModules
           ? this.gatheredLabel(elements, start, end, shown)
@@ -179,12 +181,29 @@ export class Box {
     return nodes.length > 0 && nodes.every((node) => run.isAdded(node));
   }
 
+  /** What the recording added, by the phase that it stands in. */
+  private addedLabel(element: number): string {
+    const { forest, run } = this;
+    const node = element >= 0 ? element : forest.order[forest.start[~element]];
+    return run.nodePhase[node] === Phase.FORWARD ? SUMMED : SEED;
+  }
+
   /** What a stretch of operations is called that is drawn as one; "" where each stands for itself. */
   private gatheredLabel(elements: Int32Array, start: number, end: number, shown: number): string {
-    if (this.kind === "root") return shown < FEWEST_OUTSIDE ? "" : OUTSIDE;
+    if (this.kind === "root")
+      return shown < FEWEST_OUTSIDE ? "" : this.shortNames(elements.subarray(start, end)) || OUTSIDE;
     if (shown < FEWEST_OWN) return "";
     const [from, to] = span(this.forest, elements.subarray(start, end));
     return to - from < MOST_OWN * this.operations ? OWN : "";
+  }
+
+  /** The names of a few operations, if they are short together; "" otherwise. */
+  private shortNames(elements: Int32Array): string {
+    const { run } = this;
+    const shown = elements.filter((element) => element < 0 || !run.isView(element));
+    const all = [...new Set(Array.from(shown, (element) => (element < 0 ? run.label(~element) : run.name(element))))];
+    const text = all.join(", ");
+    return all.length <= FEW_NAMES && text.length <= LONGEST_NAMES ? text : "";
   }
 
   /** Whether it stands for the turns of a loop: each calls the same modules once more. */
@@ -268,7 +287,7 @@ export class Box {
       return box;
     }
     if (first >= 0) {
-      const label = run.isAdded(first) ? (run.nodePhase[first] === Phase.FORWARD ? SUMMED : SEED) : run.name(first);
+      const label = run.isAdded(first) ? this.addedLabel(first) : run.name(first);
       return new Box(forest, "op", this, inside, from, to, label, "", level);
     }
     const lone = loneOperation(forest, ~first, run.label(~first));

@@ -75,7 +75,7 @@ const MANY_READERS_OF_AN_INPUT = 4;
 const MOST_INPUTS = 12;
 const PARALLEL = 32; // instances side by side, from which on their lines end at the frame around them
 const MOST_ITEMS = 4_194_304;
-const PAD = 12;
+export const PAD = 12;
 const KEPT = new Set(["parameter", "buffer", "gradient", "optimizer state"]);
 const [TOP, BOTTOM] = [1, 2]; // sides of a frame, as it is read
 

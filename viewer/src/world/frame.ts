@@ -3,9 +3,6 @@
 import { h } from "../dom.ts";
 import type { WorldData } from "./data.ts";
 
-/** The text of the viewer itself, which a frame runs again; read before anything else, while it is the script that runs. */
-const SCRIPT = document.currentScript?.textContent ?? "";
-
 /** An element as text; what is in it is ours, or has no tags. */
 function tag(name: string, attributes: string, content: string): string {
   return `<${name}${attributes && ` ${attributes}`}>${content}</${name}>`;
@@ -16,12 +13,13 @@ export function rankFrame(data: WorldData, rank: number, view: string): HTMLIFra
   const style = document.querySelector("style")!.textContent;
   const policy = document.querySelector("meta[http-equiv]")!.getAttribute("content")!;
   const escaped = policy.replaceAll("&", "&amp;").replaceAll('"', "&quot;");
+  const viewer = document.getElementById("viewer")!.textContent;
   const parts = data.partsOf(rank);
   const head = `<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="${escaped}">`;
   const body =
     tag("script", 'type="application/json" id="tables"', parts.tables) +
     tag("script", 'type="text/plain" id="columns"', parts.columns) +
-    tag("script", "", SCRIPT);
+    tag("script", "", viewer);
   const shown = `lang="en" data-view="${encodeURI(view).replaceAll('"', "%22")}"`;
   const frame = h("iframe", { class: "rank", title: `The graph of rank ${rank}` });
   frame.srcdoc =

@@ -158,8 +158,8 @@ class ActivationArray:
             (len(places), *self._tensor(used[0]).shape[1:]), dtype=self._tensor(used[0]).dtype
         )
         for piece in used:
-            here = np.flatnonzero(pieces == piece)
-            result[torch.from_numpy(here)] = self._tensor(piece)[torch.from_numpy(inside[here])]
+            own = np.flatnonzero(pieces == piece)
+            result[torch.from_numpy(own)] = self._tensor(piece)[torch.from_numpy(inside[own])]
         return result
 
     def _tensor(self, piece: int) -> torch.Tensor:
@@ -220,8 +220,8 @@ class ActivationArray:
         most = [max(sizes) for sizes in zip(*shapes)]
         result = torch.full((len(self), *most), value, dtype=self.dtype)
         for at, row in enumerate(self):
-            place: Any = (at, *(slice(0, n) for n in row.shape))
-            result[place] = row
+            region: Any = (at, *(slice(0, n) for n in row.shape))
+            result[region] = row
         return result
 
     def to_pandas(self) -> pandas.DataFrame:

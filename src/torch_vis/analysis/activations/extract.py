@@ -174,21 +174,21 @@ class Extraction:
 
     def statistics(self, wanted: list[tuple[tuple[str, ...], Any]]) -> dict[Any, Any]:
         """Take statistics of what is kept; the loader is gone through as often as they need."""
-        open_ones = [(names, one) for names, given in wanted for one in _listed(given)]
+        open_ones = [(names, statistic) for names, given in wanted for statistic in _listed(given)]
         again = True
         while again:
             count = 0
             with self.live as run:
                 for _, _, kept in self._batches(run, []):
                     arrays = _arrays(kept)
-                    for names, one in open_ones:
+                    for names, statistic in open_ones:
                         parts = [arrays[_only(name, arrays)] for name in names]
                         for tensors in zip(*parts, strict=True):
-                            one.update(*tensors)
+                            statistic.update(*tensors)
                     count += 1
             if not count:
                 raise UsageError("the loader gave no batch")
-            open_ones = [(names, one) for names, one in open_ones if one.next_pass()]
+            open_ones = [(names, statistic) for names, statistic in open_ones if statistic.next_pass()]
             again = bool(open_ones)
             if again and isinstance(self.loader, Iterator):
                 raise UsageError(
@@ -387,14 +387,15 @@ def _statistics(stats: Mapping[Any, Any] | None) -> list[tuple[tuple[str, ...], 
     result = []
     for key, given in stats.items():
         names = key if isinstance(key, tuple) else (key,)
-        for one in _listed(given):
-            if not isinstance(one, Statistic):
+        for statistic in _listed(given):
+            if not isinstance(statistic, Statistic):
                 raise UsageError(
-                    f"stats[{key!r}] is {type(one).__name__}; it takes tv.stats.Mean(), tv.stats.PCA(8) and the like"
+                    f"stats[{key!r}] is {type(statistic).__name__}; "
+                    "it takes tv.stats.Mean(), tv.stats.PCA(8) and the like"
                 )
-            if one.sides != len(names):
+            if statistic.sides != len(names):
                 raise UsageError(
-                    f"{type(one).__name__} is of {one.sides} activations, and {key!r} names {len(names)}"
+                    f"{type(statistic).__name__} is of {statistic.sides} activations, and {key!r} names {len(names)}"
                 )
         result.append((names, given))
     return result

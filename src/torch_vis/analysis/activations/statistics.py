@@ -380,14 +380,14 @@ class Quantiles(Statistic):
             return False
         if not self._digits:
             places = [share * (self.elements - 1) for share in self.shares]
-            ranks = {rank for place in places for rank in (math.floor(place), math.ceil(place))}
+            ranks = {rank for position in places for rank in (math.floor(position), math.ceil(position))}
             self._wanted = {rank: (0, rank) for rank in ranks}
         settled = {}
-        for rank, (prefix, place) in self._wanted.items():
+        for rank, (prefix, position) in self._wanted.items():
             ends = self._counts[prefix].cumsum(0)
-            digit = int(torch.searchsorted(ends, place, right=True))
+            digit = int(torch.searchsorted(ends, position, right=True))
             before = int(ends[digit - 1]) if digit else 0
-            settled[rank] = ((prefix << min(DIGIT_BITS, self._bits())) | digit, place - before)
+            settled[rank] = ((prefix << min(DIGIT_BITS, self._bits())) | digit, position - before)
         self._wanted = settled
         self._digits += 1
         self._prefixes = sorted({prefix for prefix, _ in settled.values()})
@@ -403,9 +403,9 @@ class Quantiles(Statistic):
         values = {rank: _value(prefix, self._dtype) for rank, (prefix, _) in self._wanted.items()}
         result = []
         for share in self.shares:
-            place = share * (self.elements - 1)
-            low, high = values[math.floor(place)], values[math.ceil(place)]
-            part = place - math.floor(place)
+            position = share * (self.elements - 1)
+            low, high = values[math.floor(position)], values[math.ceil(position)]
+            part = position - math.floor(position)
             result.append(low if low == high or not part else low + (high - low) * part)
         return torch.tensor(result, dtype=torch.float64)
 
@@ -498,8 +498,8 @@ def pca(source: Source, count: int | None = None, *, dim: int | None = -1) -> Pr
     """The directions in which rows of a source vary most; ``project`` of the result gives coordinates along them.
 
     >>> import torch, torch_vis as tv
-    >>> found = tv.stats.pca(torch.tensor([[1.0, 0.0], [3.0, 0.0], [2.0, 0.5]]), 1)
-    >>> found.components, round(float(found.ratios[0]), 3)
+    >>> principal = tv.stats.pca(torch.tensor([[1.0, 0.0], [3.0, 0.0], [2.0, 0.5]]), 1)
+    >>> principal.components, round(float(principal.ratios[0]), 3)
     (tensor([[1., 0.]], dtype=torch.float64), 0.923)
     """
     return PCA(count, dim=dim).over(source)

@@ -72,27 +72,29 @@ class AttentionReport(MapReport):
         graph = run.graph
         watch: dict[AttentionNode, list[int]] = {}
         planner = planner_of(run, run.needs_tensors("run"))
-        for place in places:
-            outputs = graph.out_value[slice(*graph.output_span(place.node))].tolist()
-            watch[place] = planner.plan.arguments(place.node) if place.is_fused else outputs[:1]
+        for attention in places:
+            outputs = graph.out_value[slice(*graph.output_span(attention.node))].tolist()
+            watch[attention] = planner.plan.arguments(attention.node) if attention.is_fused else outputs[:1]
         forward = Forward(run, args, kwargs, watch=sorted({v for row in watch.values() for v in row}))
         self._limits = forward.limits
         self.weights: dict[str, torch.Tensor] = {}
         """The weights by module, in the order of the run."""
         with without_gradients():
             values = forward.run().watched
-            for place in places:
-                tensors = [values[value] for value in watch[place]]
-                self.weights[place.name] = self._weights(forward, place, tensors)
-        self.fused = [place.name for place in places if place.is_fused]
+            for attention in places:
+                tensors = [values[value] for value in watch[attention]]
+                self.weights[attention.name] = self._weights(forward, attention, tensors)
+        self.fused = [attention.name for attention in places if attention.is_fused]
         """The modules whose kernel gave no weights, so that they were worked out from queries and keys."""
         self._tokens = list(tokens) if tokens is not None else None
 
-    def _weights(self, forward: Forward, place: AttentionNode, tensors: list[torch.Tensor]) -> torch.Tensor:
-        if not place.is_fused:
+    def _weights(
+        self, forward: Forward, attention: AttentionNode, tensors: list[torch.Tensor]
+    ) -> torch.Tensor:
+        if not attention.is_fused:
             return _as_heads(forward.graph, tensors[0])
-        args, kwargs = forward.planner.plan.prepared(place.node).arguments(tensors)
-        name = plain_name(forward.graph.nodes[place.node].op)
+        args, kwargs = forward.planner.plan.prepared(attention.node).arguments(tensors)
+        name = plain_name(forward.graph.nodes[attention.node].op)
         if name in FUSED_LAYERS:
             return FUSED_LAYERS[name](*args, **kwargs)
         return attention_call(name, args, kwargs).weights()
@@ -181,18 +183,18 @@ class AttentionReport(MapReport):
 
 def attention_nodes(graph: Graph) -> list[AttentionNode]:
     """The operations of a run's forward pass that compute attention weights, fused or in parts."""
-    found = []
+    candidates = []
     for node in graph.nodes:
         if graph.node_phase[node.index] != Phase.FORWARD or graph.node_flags[node.index] & Flag.RECOMPUTE:
             continue
         name = plain_name(node.op)
         if name in FUSED_ATTENTION or name in FUSED_LAYERS:
-            found.append((node, True))
+            candidates.append((node, True))
         elif common_name(node.op) in ("softmax", "safe_softmax") and _weighs(graph, node):
-            found.append((node, False))
+            candidates.append((node, False))
     counts: dict[str, int] = {}
     rows = []
-    for node, is_fused in found:
+    for node, is_fused in candidates:
         path = node.path
         name = path if path not in counts else f"{path}:{counts[path]}"
         counts[path] = counts.get(path, 0) + 1
@@ -230,7 +232,7 @@ def _chosen(run: LiveRun, places: list[AttentionNode], at: Any) -> list[Attentio
     inside = np.zeros(len(graph), dtype=bool)
     for match in graph.query().matches(at, operations=True):
         inside[match.rows] = True
-    chosen = [place for place in places if inside[place.node]]
+    chosen = [attention for attention in places if inside[attention.node]]
     if not chosen:
         raise UsageError(
             f"{str(at)!r} has no attention in this run; it is in "

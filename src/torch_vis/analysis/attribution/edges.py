@@ -20,6 +20,7 @@ from torch_vis.capture.modes import without_gradients
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind, Phase
+from torch_vis.graph.types import Bools
 from torch_vis.ops.names import common_name
 from torch_vis.progress import progress
 from torch_vis.replay.forward import Forward, ValueChange, passing_nodes
@@ -217,8 +218,8 @@ def _between_operations(graph: Graph, forward: Forward, touched: Any) -> list[_E
                 edges.setdefault((int(root[value]), node), []).append(value)
     result = []
     for (source, node), values in edges.items():
-        maker = int(graph.value_producer[source])
-        sender = _operation(graph, maker) if maker >= 0 else str(graph.values[source].name or "input")
+        producer = int(graph.value_producer[source])
+        sender = _operation(graph, producer) if producer >= 0 else str(graph.values[source].name or "input")
         sight = Sight(frozenset([node]), only=True)
         result.append(_Edge(sender, _operation(graph, node), tuple(values), sight, frozenset()))
     if not result:
@@ -323,12 +324,12 @@ def _pass_by_receiver(
         leaves: dict[Any, torch.Tensor] = {}
         changes = []
         mine = []
-        for place, number in enumerate(numbers):
+        for index, number in enumerate(numbers):
             edge = edges[number]._replace(route=route)
             mine.append(edge)
-            changes += edge.changes({v: _followed(leaves, (place, v)) for v in edge.values}, run.graph)
-        found = _estimates(_forward_for(run, mine), goal, changes, leaves, mine, was, now)
-        for number, estimate in zip(numbers, found):
+            changes += edge.changes({v: _followed(leaves, (index, v)) for v in edge.values}, run.graph)
+        of_pass = _estimates(_forward_for(run, mine), goal, changes, leaves, mine, was, now)
+        for number, estimate in zip(numbers, of_pass):
             estimates[number] = estimate
     return estimates
 
@@ -467,8 +468,18 @@ def _allowed(run: LiveRun, forward: Forward, places: Sequence[ReplayTarget], fro
         for match in graph.query().matches(frozen, operations=True):
             held[match.rows] = True
         return {node for node in forward.nodes if not held[node]}
+    normalising = _normalising(graph)
     return {
         node
         for node in forward.nodes
-        if graph.node_flags[node] & Flag.VIEW or common_name(graph.nodes[node].op) in PASSING
+        if graph.node_flags[node] & Flag.VIEW
+        or normalising[node]
+        or common_name(graph.nodes[node].op) in PASSING
     }
+
+
+def _normalising(graph: Graph) -> Bools:
+    """The operations of modules that normalise, such as ``LlamaRMSNorm``, whatever operators they are written in."""
+    of_class = np.array(["norm" in module.type.lower() for module in graph.modules], dtype=bool)
+    inside: Bools = graph.tree.inside_some(of_class[graph.scope_module])[graph.node_scope]
+    return inside

@@ -106,10 +106,10 @@ class LogitLensReport(MapReport):
         for name, logits in self.logits.items():
             indices, chances = self.guesses(name)
             ranks = self._ranks(logits, final)
-            for place in (
+            for entry in (
                 torch.cartesian_prod(*map(torch.arange, final.shape)).reshape(-1, final.dim()).tolist()
             ):
-                at = tuple(place)
+                at = tuple(entry)
                 position = ", ".join(map(str, at[1:])) if self._tokens is None or len(at) != 2 else (
                     f"{at[1]} {self._tokens[at[1]]}"
                 )  # fmt: skip

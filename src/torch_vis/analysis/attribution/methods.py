@@ -134,7 +134,7 @@ class Goal:
             return tensor.gather(-1, index.to(tensor.device).unsqueeze(-1)).squeeze(-1)
         if isinstance(index, tuple):
             return tensor[(slice(None), *index)]
-        return torch.stack([tensor[(sample, *place)] for sample, place in enumerate(index)])
+        return torch.stack([tensor[(sample, *element)] for sample, element in enumerate(index)])
 
     @property
     def text(self) -> str:
@@ -419,8 +419,8 @@ def integrated_gradients(subject: Explained, settings: MethodSettings) -> Tensor
     places, weights = np.polynomial.legendre.leggauss(settings.steps or 50)
     sums = [torch.zeros_like(value) for value in subject.values]
     pairs = list(zip(0.5 * (1 + places), 0.5 * weights))
-    for place, weight in progress(pairs, "integrated gradients"):
-        at = [base + float(place) * (value - base) for base, value in zip(start, subject.values)]
+    for share, weight in progress(pairs, "integrated gradients"):
+        at = [base + float(share) * (value - base) for base, value in zip(start, subject.values)]
         for total, g in zip(sums, subject.gradients(at)[0]):
             total += g * float(weight)
     return [total * (value - base) for total, value, base in zip(sums, subject.values, start)]
@@ -523,8 +523,8 @@ def conductance(subject: Explained, settings: MethodSettings) -> Tensors:
     sums = [torch.zeros_like(value) for value in subject.values]
     before: tuple[Tensors, Tensors] | None = None
     way = Forward(subject.trace, *subject.given, vary=signals, places=subject.places)
-    for place in progress([*places], "conductance"):
-        inputs = {name: start[name] + float(place) * (subject.inputs[name] - start[name]) for name in signals}
+    for share in progress([*places], "conductance"):
+        inputs = {name: start[name] + float(share) * (subject.inputs[name] - start[name]) for name in signals}
         gradients, values = subject.gradients_on_the_way(way, inputs)
         if before is not None:
             for total, g, old, new in zip(sums, before[0], before[1], values):
@@ -611,7 +611,7 @@ class AttributedMaps(MapReport):
         rows = []
         for number in chosen.tolist():
             sample, *index = np.unravel_index(number, array.shape)
-            position = ", ".join(str(int(place)) for place in index)
+            position = ", ".join(str(int(part)) for part in index)
             if self._tokens is not None and len(index) == 1:
                 position += f" {self._tokens[int(index[0])]}"
             rows.append(AttributionRow(name, int(sample), position, float(array.ravel()[number])))

@@ -19,8 +19,7 @@ import numpy as np
 import torch
 
 from torch_vis.analysis.compare.align import Alignment
-from torch_vis.analysis.compare.module_deltas import is_root, module_scopes
-from torch_vis.analysis.compare.module_lists import ModuleLists
+from torch_vis.analysis.compare.module_deltas import ModuleLists, is_root, module_scopes
 from torch_vis.analysis.compare.outputs import match_results
 from torch_vis.analysis.compare.settings import FROZEN, Settings
 from torch_vis.analysis.compare.wiring import SUMS, InputChange

@@ -18,13 +18,13 @@ from torch_vis.analysis.compare.change_lines import ChangeLine, change_lines
 from torch_vis.analysis.compare.changes import ModuleChange, changed_outputs, find_changes
 from torch_vis.analysis.compare.module_deltas import (
     ModuleDelta,
+    ModuleLists,
     largest_deltas,
     module_deltas,
     module_scopes,
     signed,
 )
 from torch_vis.analysis.compare.module_keys import weight_digest
-from torch_vis.analysis.compare.module_lists import ModuleLists
 from torch_vis.analysis.compare.settings import counts_other_steps
 from torch_vis.analysis.compare.words import changes_of, node_text
 from torch_vis.errors import TensorsMissing, UsageError, missing_extra, no_match

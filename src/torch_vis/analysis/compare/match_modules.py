@@ -656,7 +656,7 @@ def _once(rows: Iterable[tuple[Any, Any, int]]) -> dict[tuple[Any, Any], int]:
     indices: dict[tuple[Any, Any], list[int]] = defaultdict(list)
     for key, digest, index in rows:
         indices[key, digest].append(index)
-    return {key: found[0] for key, found in indices.items() if len(found) == 1}
+    return {key: matches[0] for key, matches in indices.items() if len(matches) == 1}
 
 
 def _opened(children: list[list[int]], outer: int, is_open: Callable[[int], bool]) -> list[int]:

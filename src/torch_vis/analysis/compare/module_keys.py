@@ -15,6 +15,7 @@ from torch_vis.capture.kept_tensors import KeptTensors
 from torch_vis.capture.modes import without_gradients
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Phase, Role
+from torch_vis.graph.tree import inner_path
 
 # Elements of a tensor that its digest looks at, spread all over it.
 SAMPLES = 512
@@ -86,10 +87,8 @@ def only_renumbered(
 
 def is_inside(graph: Graph, scope: int, outer: int) -> bool:
     """Whether a call is made inside another."""
-    # a call has a higher index than those around it
-    while scope > outer:
-        scope = int(graph.scope_parent[scope])
-    return scope == outer
+    tree = graph.tree
+    return bool(tree.enter[outer] <= tree.enter[scope] < tree.leave[outer])
 
 
 def call_key(graph: Graph, scope: int) -> Any:
@@ -132,8 +131,7 @@ def local_names(graph: Graph) -> list[tuple[str, str, str]]:
     for module, parent in zip(graph.scope_module.tolist(), graph.scope_parent.tolist()):
         path, type_, kind = graph.modules[module]
         above = graph.scope_paths[parent]
-        label = path[len(above) + 1 :] if above and path.startswith(above + ".") else path
-        names.append((label, type_, kind))
+        names.append((inner_path(path, above), type_, kind))
     return names
 
 

@@ -222,9 +222,9 @@ class Wiring:
         ):
             direct = np.where(outside >= 0, outside + before, NONE)
             values = np.flatnonzero(graph.value_producer >= 0)
-            maker = node[graph.value_producer[values]]
-            index = np.where(self._is_other_overload[maker], 0, places[values])
-            direct[values] = np.where(maker >= 0, maker * most + index, NONE)
+            producer = node[graph.value_producer[values]]
+            index = np.where(self._is_other_overload[producer], 0, places[values])
+            direct[values] = np.where(producer >= 0, producer * most + index, NONE)
             direct = direct[roots(graph, is_identity(graph))]
             both.append(Identities(direct, direct[roots(graph, graph.node_flags & Flag.VIEW != 0)]))
         return both[0], both[1]

@@ -212,8 +212,8 @@ class CompiledKernels(Report):
     """The kernels of a compiled model, and how they compare with the chains that ``Trace.fusion`` finds.
 
     >>> import torch, torch_vis as tv
-    >>> found = tv.measure.kernels(lambda x: (x + 1).relu() * 2, torch.ones(4))  # doctest: +SKIP
-    >>> [kernel.names for kernel in found.kernels], found.agreement.precision  # doctest: +SKIP
+    >>> kernels = tv.measure.kernels(lambda x: (x + 1).relu() * 2, torch.ones(4))  # doctest: +SKIP
+    >>> [kernel.names for kernel in kernels.kernels], kernels.agreement.precision  # doctest: +SKIP
     ([('add', 'relu', 'mul')], 1.0)
     """
 

@@ -128,9 +128,9 @@ class Dependences:
     def _set_apart(self) -> None:
         """Take out of every loop what no kernel shares: code unseen, data for Python, other devices, partial writes."""
         graph = self.graph
-        apart = (graph.node_flags & (RECORDED | Flag.ESCAPE)) != 0
+        separate = (graph.node_flags & (RECORDED | Flag.ESCAPE)) != 0
         producer = graph.out_node
-        apart[producer[graph.value_carries[graph.out_value] >= 0]] = True
+        separate[producer[graph.value_carries[graph.out_value] >= 0]] = True
         device = graph.storage_device[graph.value_storage]
         self.device = np.full(len(graph), -1, dtype=np.int64)
         self.device[producer[::-1]] = device[graph.out_value[::-1]]
@@ -140,9 +140,9 @@ class Dependences:
         self.crosses_device[graph.in_node[large & (device[graph.in_value] != self.device[graph.in_node])]] = (
             True
         )
-        apart |= self.crosses_device
+        separate |= self.crosses_device
         views = (graph.node_flags & Flag.VIEW) != 0
-        self.kind[apart & ~self.is_view & (self.kind != LoopKind.FREE)] = LoopKind.OTHER
+        self.kind[separate & ~self.is_view & (self.kind != LoopKind.FREE)] = LoopKind.OTHER
         self.kind[views & ~self.is_view] = LoopKind.FREE
 
     @cached_property

@@ -101,9 +101,9 @@ class Merger:
         self.is_silent = [silent[leader] for leader in leaders.tolist()]
         self.of = number[self.of]
         source, target = number[self.edges.source], number[self.edges.target]
-        apart = source != target
+        crossing = source != target
         self.edges = DependenceEdges(
-            source[apart], target[apart], *(column[apart] for column in self.edges[2:])
+            source[crossing], target[crossing], *(column[crossing] for column in self.edges[2:])
         )
 
     def join_level(self, groups: Ints, keys: Ints) -> None:
@@ -266,14 +266,14 @@ def _joined(a: Traits, b: Traits, turned: bool) -> Traits:
 KINDS = ("pointwise", "reduction", "epilogue", "horizontal")
 
 
-def fuse(graph: Graph, *, moved: Column | None = None, apart: Ints | None = None) -> Fusion:
+def fuse(graph: Graph, *, moved: Column | None = None, owner: Ints | None = None) -> Fusion:
     """Find what could be fused; ``moved`` are the bytes that each operation moves, worked out where not given.
 
-    ``apart`` gives each operation a number, and only those with the same one are put together.
+    ``owner`` gives each operation a number, and only those with the same one are put together.
 
     >>> import torch, torch_vis as tv
-    >>> found = fuse(tv.trace(lambda x: (x * 2).relu().sum(), torch.ones(8)).graph)
-    >>> found.members(0).tolist(), found.kind(0), int(found.saved[0])
+    >>> fusion = fuse(tv.trace(lambda x: (x * 2).relu().sum(), torch.ones(8)).graph)
+    >>> fusion.members(0).tolist(), fusion.kind(0), int(fusion.saved[0])
     ([0, 1, 2], 'reduction', 128)
     """
     flow = Dependences(graph)
@@ -281,7 +281,7 @@ def fuse(graph: Graph, *, moved: Column | None = None, apart: Ints | None = None
     is_result = np.zeros(len(graph), dtype=bool)
     producers = graph.value_producer[np.flatnonzero(results)]
     is_result[producers[producers >= 0]] = True
-    merger = Merger(flow, _homes(flow, apart), is_result)
+    merger = Merger(flow, _homes(flow, owner), is_result)
     merger.sweep(forward=True, heavy=False)
     merger.sweep(forward=False, heavy=False)
     merger.sweep(forward=True, heavy=True)
@@ -306,12 +306,12 @@ def result_values(graph: Graph, root: Ints) -> Bools:
     return is_result
 
 
-def _homes(flow: Dependences, apart: Ints | None) -> Ints:
+def _homes(flow: Dependences, owner: Ints | None) -> Ints:
     """What operations must share to be put together: phase, device, no data for Python between them."""
     graph = flow.graph
     escapes = (graph.node_flags & Flag.ESCAPE) != 0
     home = np.cumsum(escapes) - escapes
-    for column in (graph.node_phase, flow.device + 1, apart):
+    for column in (graph.node_phase, flow.device + 1, owner):
         if column is not None and len(column):
             home = home * (int(column.max()) + 1) + column
     return home.astype(np.int64)

@@ -54,10 +54,10 @@ class FusionReport(Report):
     """The chains of a run, those that save most first.
 
     >>> import torch, torch_vis as tv
-    >>> found = tv.trace(lambda x: torch.softmax(x * 2 + 1, -1), torch.ones(4, 8)).fusion()
-    >>> [(chain.kind, chain.names, chain.saved_bytes) for chain in found.chains]
+    >>> report = tv.trace(lambda x: torch.softmax(x * 2 + 1, -1), torch.ones(4, 8)).fusion()
+    >>> [(chain.kind, chain.names, chain.saved_bytes) for chain in report.chains]
     [('reduction', ('mul', 'add', '_softmax'), 512)]
-    >>> found.kernels, found.kernels_after
+    >>> report.kernels, report.kernels_after
     (3, 1)
     """
 

@@ -511,23 +511,27 @@ def judged(rows: Sequence[Layer], where: Mapping[str, Place]) -> list[Layer]:
     kinds = [where[row.path].kind if row.path in where else "" for row in rows]
     names = _namesakes(rows, kinds)
     by_name, by_kind = _next_to_loss(rows, names), _next_to_loss(rows, kinds)
-    off = [_apart(row, by_kind.get(kind)) for row, kind in zip(rows, kinds)]
-    sound = [(row, kind) for row, kind, apart in zip(rows, kinds, off) if _is_sound(row) and not apart]
+    off = [_deviation(row, by_kind.get(kind)) for row, kind in zip(rows, kinds)]
+    sound = [
+        (row, kind) for row, kind, deviation in zip(rows, kinds, off) if _is_sound(row) and not deviation
+    ]
     read = {(kind, storage) for row, kind in sound for storage in where[row.path].reads}
     first = {kind: row for row, kind in reversed(sound)}
     result: list[Layer] = []
     reached: set[str] = set()  # the kinds that have had a sound layer
-    for row, name, kind, apart in zip(rows, names, kinds, off):
+    for row, name, kind, deviation in zip(rows, names, kinds, off):
         usual = by_name.get(name) if name else by_kind.get(kind)
         if name:
-            apart = _apart(row, usual)
-        elif apart and (kind in reached or any((kind, storage) in read for storage in where[row.path].reads)):
-            apart = ""
+            deviation = _deviation(row, usual)
+        elif deviation and (
+            kind in reached or any((kind, storage) in read for storage in where[row.path].reads)
+        ):
+            deviation = ""
         if first.get(kind) is row:
             reached.add(kind)
         if row.rms is not None:
             row = row._replace(like=name or kind, usual_rms=usual)
-        result.append(row._replace(verdict=_own_verdict(row) or apart))
+        result.append(row._replace(verdict=_own_verdict(row) or deviation))
     return _with_what_they_feed(result, _next_to_loss(rows, [""] * len(rows)).get(""))
 
 
@@ -568,7 +572,7 @@ def _with_what_they_feed(layers: list[Layer], usual: float | None) -> list[Layer
         if row.rms is None:
             continue
         after = nearest[1] if nearest[0] != row.like else other[1]
-        if not row.verdict and after and _apart(row, usual) == after:
+        if not row.verdict and after and _deviation(row, usual) == after:
             layers[number] = row._replace(verdict=after, like=ALL_LAYERS, usual_rms=usual)
         other = nearest if nearest[0] != row.like else other
         nearest = row.like, layers[number].verdict
@@ -592,7 +596,7 @@ def _own_verdict(row: Layer) -> str:
     return "exploding" if np.isinf(row.rms) or (row.ratio or 0.0) > BEYOND else ""
 
 
-def _apart(row: Layer, usual: float | None) -> str:
+def _deviation(row: Layer, usual: float | None) -> str:
     """How a layer differs from what is usual, if it does."""
     if usual is None or row.rms is None or not _is_sound(row):
         return ""

@@ -336,8 +336,8 @@ def _viewed(shape: tuple[int, ...], axis: int, out: tuple[int, ...]) -> int:
     for index, length in enumerate(out):
         if length == size and prod(out[index + 1 :]) == within:
             return index
-    apart = len(shape) == len(out) and axis == 1 and shape[0] == 1
-    return axis if apart and out[0] * out[1] == size and out[2:] == shape[2:] else UNKNOWN
+    folded = len(shape) == len(out) and axis == 1 and shape[0] == 1
+    return axis if folded and out[0] * out[1] == size and out[2:] == shape[2:] else UNKNOWN
 
 
 # Operations that cut to zero, by which units are counted in any run.

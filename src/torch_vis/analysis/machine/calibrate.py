@@ -105,9 +105,9 @@ def _measure_ranks(
 ) -> Calibration:
     """Every rank measures at the same time, as they will compute, and then all of them how they talk to each other."""
     dist = torch.distributed
-    found: list[Any] = [None] * key["ranks"]
-    dist.all_gather_object(found, kept is not None)
-    if kept is not None and all(found):
+    has_kept: list[Any] = [None] * key["ranks"]
+    dist.all_gather_object(has_kept, kept is not None)
+    if kept is not None and all(has_kept):
         return kept
     calibration = _measure(device, key, seconds)
     calibration = replace(calibration, links=measure_links(device, calibration))
@@ -477,8 +477,8 @@ def _hidden(device: str) -> float:
             work.wait()
 
     # about as long as the collectives take, on every rank alike
-    one = undisturbed([[_timed(talk, device), _timed(lambda: compute(4), device)] for _ in range(8)])
-    talked, computed = _over_ranks(one, dist.ReduceOp.MAX, device).tolist()
+    medians = undisturbed([[_timed(talk, device), _timed(lambda: compute(4), device)] for _ in range(8)])
+    talked, computed = _over_ranks(medians, dist.ReduceOp.MAX, device).tolist()
     times = 4 * max(round(talked / max(computed, 1.0)), 1)
     rounds = [
         [

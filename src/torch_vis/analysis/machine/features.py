@@ -44,8 +44,8 @@ def workload(graph: Graph, metrics: Mapping[str, Column]) -> Workload:
 
     >>> import torch, torch_vis as tv
     >>> t = tv.trace(torch.nn.Linear(4, 8), torch.ones(2, 4))
-    >>> found = workload(t.graph, t.metrics)
-    >>> found.op, (2 ** found.sizes[1, :3]).round().tolist()
+    >>> work = workload(t.graph, t.metrics)
+    >>> work.op, (2 ** work.sizes[1, :3]).round().tolist()
     (['t', 'addmm'], [2.0, 8.0, 4.0])
     """
     nodes = np.arange(len(graph))

@@ -204,9 +204,9 @@ class KernelModel:
         time_ns, count = base * np.exp(goals[:, 0]), np.maximum(np.exp(goals[:, 1]) * steps, 1.0)
         # what was measured has none
         if self.bias_apart:
-            apart = work.bias > 0
-            time_ns += np.where(apart, self.floor_ns + work.bias / self.bandwidth, 0.0)
-            count += apart
+            has_bias = work.bias > 0
+            time_ns += np.where(has_bias, self.floor_ns + work.bias / self.bandwidth, 0.0)
+            count += has_bias
         return KernelEstimate(np.where(none, 0.0, time_ns), np.where(none, 0.0, count), spread, host)
 
     def _issue(self, steps: Floats) -> Floats:

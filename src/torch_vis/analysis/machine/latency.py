@@ -29,8 +29,8 @@ from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import count, duration, many, size
 from torch_vis.graph.types import Bools, Floats
+from torch_vis.ops.display_names import op_label
 from torch_vis.ops.families import KINDS, REAL_DTYPES, kinds, lists_tensors
-from torch_vis.ops.naming import op_label
 from torch_vis.views.charts.chart import INK, PALE, Axis, Chart, Series, stages_of
 from torch_vis.views.text.table_layout import Field, Listing
 

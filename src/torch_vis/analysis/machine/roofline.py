@@ -25,8 +25,8 @@ from torch_vis.graph.module_table import own_operations
 from torch_vis.graph.record import Run
 from torch_vis.graph.text import count, duration, many, size
 from torch_vis.graph.types import Array, Bools, Floats, Ints
+from torch_vis.ops.display_names import op_label
 from torch_vis.ops.families import KINDS, REAL_DTYPES, dtypes, kinds
-from torch_vis.ops.naming import op_label
 from torch_vis.views.charts.chart import COLORS, Axis, Chart, Series
 from torch_vis.views.charts.labels import shortened_alike
 from torch_vis.views.text.table_layout import Field, Listing

@@ -16,7 +16,7 @@ import numpy as np
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.lifetimes import Lifetimes, in_place_sums
 from torch_vis.graph.schema import Phase
-from torch_vis.graph.types import Ints
+from torch_vis.graph.types import Bools, Ints
 
 ROUND = 512
 SMALL, SMALL_SEGMENT = 1 << 20, 2 << 20
@@ -146,8 +146,8 @@ def simulate_caching(
 
     >>> import torch, torch_vis as tv
     >>> t = tv.trace(torch.nn.Linear(300, 300), torch.ones(8, 300))
-    >>> found = simulate_caching(t.graph, t.memory().blocks, device="cpu", workspace=0)
-    >>> found.peak_bytes, found.reserved_bytes  # 360,448 + 1,536 + 9,728 + 9,728 bytes, in one small segment
+    >>> simulated = simulate_caching(t.graph, t.memory().blocks, device="cpu", workspace=0)
+    >>> simulated.peak_bytes, simulated.reserved_bytes  # 360,448 + 1,536 + 9,728 + 9,728 bytes, in one small segment
     (381440, 2097152)
     """
     number = graph.devices.index(device) if device in graph.devices else -1
@@ -157,26 +157,39 @@ def simulate_caching(
     sums = in_place_sums(graph)
     stands_for = dict(zip(sums.made.tolist(), sums.reused.tolist()))
     death = _last_deaths(blocks, stands_for)
-    for block in _from_outside(graph, blocks, mine):
-        address[block] = pool.take(int(blocks.bytes[block]))
+    size = blocks.size_at(None).copy()
+    for block in _from_outside(graph, blocks, mine & (size > 0)):
+        address[block] = pool.take(int(size[block]))
     order = np.flatnonzero(mine & (blocks.birth >= 0))
     order = order[np.argsort(blocks.birth[order], kind="stable")]
     born = np.split(order, np.searchsorted(blocks.birth[order], np.arange(1, count))) if count else []
     dying = [(int(death[block]), block) for block in address if death[block] <= count]
     heapq.heapify(dying)
+    resized = _resizes(graph, mine)
     kept = _workspaces(graph, number, workspace) if workspace else {}
     peak, free, where = pool.allocated, pool.reserved - pool.allocated, None
     for node in range(count):
         while dying and dying[0][0] <= node:
-            pool.give(address.pop(heapq.heappop(dying)[1]))
+            block = heapq.heappop(dying)[1]
+            if block in address:
+                pool.give(address.pop(block))
         for amount in kept.get(node, ()):
             pool.take(amount)
         extra = pool.take(int(scratch[node])) if scratch is not None and scratch[node] else None
         for block in born[node].tolist():
-            if block not in stands_for:
-                address[block] = pool.take(int(blocks.bytes[block]))
+            if block not in stands_for and size[block]:
+                address[block] = pool.take(int(size[block]))
                 if death[block] <= count:
                     heapq.heappush(dying, (int(death[block]), block))
+        for block, wanted in resized.get(node, ()):
+            if size[block] == wanted:
+                continue
+            size[block] = wanted
+            if block in address:
+                pool.give(address.pop(block))
+            if wanted:
+                address[block] = pool.take(wanted)
+                heapq.heappush(dying, (int(death[block]), block))
         if pool.allocated > peak:
             peak, free, where = pool.allocated, pool.reserved - pool.allocated, node
         if extra is not None:
@@ -185,7 +198,17 @@ def simulate_caching(
     return Caching(device, peak, pool.reserved, free, held, where)
 
 
-def _from_outside(graph: Graph, blocks: Lifetimes, mine: Ints) -> list[int]:
+def _resizes(graph: Graph, mine: Bools) -> dict[int, list[tuple[int, int]]]:
+    """The blocks that become larger or smaller during the run, by the operation from which on they are."""
+    result: dict[int, list[tuple[int, int]]] = {}
+    columns = (graph.resize_storage, graph.resize_node, graph.resize_bytes)
+    for block, node, size in zip(*(column.tolist() for column in columns)):
+        if mine[block]:
+            result.setdefault(node, []).append((block, size))
+    return result
+
+
+def _from_outside(graph: Graph, blocks: Lifetimes, mine: Bools) -> list[int]:
     """The blocks that are there before the run, in the order in which a model is moved to its device."""
     result = np.flatnonzero(mine & (blocks.birth < 0) & (blocks.death > 0))
     values = blocks.first_value[result]

@@ -450,9 +450,9 @@ class _Checkpointed:
         other = until != blocks.death[block]
         run, block, until = run[other], block[other], until[other]
         size, copy = blocks.bytes[block], blocks.bytes[self.copied]
-        there = self._runs(self.copied_by)
+        copying = self._runs(self.copied_by)
         return Changes(
-            np.concatenate([run, run, there, there]),
+            np.concatenate([run, run, copying, copying]),
             np.concatenate([until, blocks.death[block], self.again[self.copied_by], self.copied_until]),
             np.concatenate([-size, size, copy, -copy]),
         )
@@ -599,8 +599,8 @@ class Steps:
         """Reads of what was there when the operation that is differentiated had run: it is what that one saved."""
         block, node = self.reads
         link = self.graph.node_link[node].astype(np.int64)
-        there = (link >= 0) & (self.blocks.birth[block] <= link)
-        return Reads(block[there], node[there], link[there])
+        exists = (link >= 0) & (self.blocks.birth[block] <= link)
+        return Reads(block[exists], node[exists], link[exists])
 
     @cached_property
     def saves(self) -> Ints:

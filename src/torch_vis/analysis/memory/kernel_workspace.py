@@ -32,13 +32,13 @@ class Kernel(NamedTuple):
     outputs: Sequence[TensorType]
     threads: int
 
-    def literal(self, place: int) -> object:
+    def literal(self, index: int) -> object:
         """An argument that is not a tensor."""
-        return self.call.args[place] if place < len(self.call.args) else None
+        return self.call.args[index] if index < len(self.call.args) else None
 
-    def tensor(self, place: int) -> TensorType | None:
+    def tensor(self, index: int) -> TensorType | None:
         """The type of an argument that is a tensor, None if it is not there."""
-        result = self.literal(place)
+        result = self.literal(index)
         return (
             self.inputs[result.number]
             if isinstance(result, Slot) and result.number < len(self.inputs)

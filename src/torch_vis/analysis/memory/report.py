@@ -460,10 +460,10 @@ class MemoryReport(Report):
         elsewhere = np.array([device != "cpu" for device in self.graph.devices], dtype=bool)
         if not elsewhere[self.graph.storage_device].any():
             return live
-        there = np.flatnonzero(elsewhere[self.graph.storage_device])
+        storages = np.flatnonzero(elsewhere[self.graph.storage_device])
         change, nodes = np.zeros(len(self.graph) + 1, dtype=np.int64), len(self.graph)
-        np.add.at(change, np.clip(self.blocks.birth[there], 0, nodes), self.blocks.bytes[there])
-        np.subtract.at(change, np.clip(self.blocks.death[there], 0, nodes), self.blocks.bytes[there])
+        np.add.at(change, np.clip(self.blocks.birth[storages], 0, nodes), self.blocks.bytes[storages])
+        np.subtract.at(change, np.clip(self.blocks.death[storages], 0, nodes), self.blocks.bytes[storages])
         return live - np.cumsum(change[:nodes])
 
     @cached_property

@@ -93,7 +93,7 @@ def cut(
     _check(depth, budget)
     depth = 1 if by == "module" and depth is None else depth
     owner = None if depth is None else module_calls(graph, depth)
-    fused = fuse(graph, moved=moved, apart=owner)
+    fused = fuse(graph, moved=moved, owner=owner)
     atom = _atoms(fused, _too_large(fused, budget, flops), owner)
     atom_order = _settled(fused, _ordered(fused, atom)[atom], owner)
     if by == "fusion" and not budget.is_set:
@@ -158,7 +158,7 @@ def _too_large(fused: Fusion, budget: Budget, flops: Column) -> Bools:
     return over
 
 
-def _atoms(fused: Fusion, apart: Bools, owner: Ints | None) -> Ints:
+def _atoms(fused: Fusion, split: Bools, owner: Ints | None) -> Ints:
     """For each operation the number of its atom: of its group's first operation, or its own.
 
     A view goes with what it is taken of.
@@ -166,7 +166,7 @@ def _atoms(fused: Fusion, apart: Bools, owner: Ints | None) -> Ints:
     graph, flow = fused.graph, fused.flow
     atom = np.arange(len(graph), dtype=np.int64)
     grouped = fused.of >= 0
-    grouped[grouped] = ~apart[fused.of[grouped]]
+    grouped[grouped] = ~split[fused.of[grouped]]
     first = np.full(fused.count, len(graph), dtype=np.int64)
     np.minimum.at(first, fused.of[grouped], np.flatnonzero(grouped))
     atom[grouped] = first[fused.of[grouped]]

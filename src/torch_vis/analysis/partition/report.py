@@ -14,7 +14,7 @@ from torch_vis.errors import UsageError
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import count, size
-from torch_vis.ops.naming import op_label
+from torch_vis.ops.display_names import op_label
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.text.table_layout import Field, Listing
 from torch_vis.views.text.table_layout import cut as cut_text

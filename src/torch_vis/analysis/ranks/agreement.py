@@ -43,7 +43,8 @@ class Contents:
         assert held is not None
         places = {int(node): place for place, node in enumerate(graph.comm_node)}
         waits = dict(zip(graph.wait_node.tolist(), graph.wait_comm.tolist()))
-        starts: dict[int, int | None] = {}
+        # of waits for a view of what a collective returned, which part of that it is, in the order of memory
+        parts: dict[int, Part | None] = {}
         # storages that were made larger: what is in the rest of them no operation says
         grown: set[int] = set()
         stepper = Stepper(graph, held)
@@ -62,9 +63,11 @@ class Contents:
                 old, new = graph.nodes[node].inputs[0].type, graph.nodes[node].outputs[0].type
                 if new.numel > old.numel:
                     grown.add(int(graph.value_storage[values[0]]))
-            elif node in waits and is_wait_of_part(graph, int(graph.comm_node[waits[node]]), node):
-                (part,) = stepper.replay.tensors(stepper.plan.arguments(node))
-                starts[node] = int(part.storage_offset()) if part.is_contiguous() else None
+            elif node in waits and is_wait_of_view(graph, int(graph.comm_node[waits[node]]), node):
+                (view,) = stepper.replay.tensors(stepper.plan.arguments(node))
+                returned = graph.nodes[int(graph.comm_node[waits[node]])].outputs[0].type
+                same = graph.nodes[node].outputs[0].type.dtype == returned.dtype
+                parts[node] = part_of(view, returned.numel) if same else None
 
         with quiet(stepper.plan.generators):
             for _ in stepper.steps(before):
@@ -72,18 +75,42 @@ class Contents:
         for node, place in places.items():
             self.got[place].tensors.extend(held.opaque_outputs.get(node, []))
         for node, place in waits.items():
-            if node not in starts:
+            if node not in parts:
                 self.got[place].tensors.extend(held.opaque_outputs.get(node, []))
-            elif starts[node] is not None:
-                self.got[place] = Got(list(held.opaque_outputs.get(node, [])), starts[node])
+                continue
+            part = parts[node]
+            if part is not None:
+                received = [tensor.permute(part.order) for tensor in held.opaque_outputs.get(node, [])]
+                self.got[place] = Got(received, part.start)
 
 
-def is_wait_of_part(graph: Graph, node: int, wait: int) -> bool:
-    """Whether a wait is for a part of the one tensor that a collective returned, as that of a padded gather is."""
+class Part(NamedTuple):
+    """What a view shows of a whole: its dimensions in the order of memory, and where it begins; None for all of it."""
+
+    order: tuple[int, ...]
+    start: int | None
+
+
+def is_wait_of_view(graph: Graph, node: int, wait: int) -> bool:
+    """Whether a wait is for a view of the one tensor that a collective returned: a part of it, or turned."""
     if graph.nodes[wait].op.partition(".")[0] != WAIT_TENSOR:
         return False
     returned, waited = (graph.nodes[item].outputs for item in (node, wait))
-    return len(returned) == len(waited) == 1 and returned[0].type.numel != waited[0].type.numel
+    return len(returned) == len(waited) == 1 and returned[0].type != waited[0].type
+
+
+def part_of(view: torch.Tensor, numel: int) -> Part | None:
+    """Which part of a contiguous tensor with so many elements a view is; None if it leaves some out in between.
+
+    >>> import torch
+    >>> whole = torch.arange(12).view(3, 4)
+    >>> part_of(whole.t(), 12), part_of(whole[1:], 12), part_of(whole[:, 1:], 12)
+    (Part(order=(1, 0), start=None), Part(order=(0, 1), start=4), None)
+    """
+    order = tuple(sorted(range(view.dim()), key=lambda dim: (-view.stride(dim), view.size(dim) == 1)))
+    if not view.permute(order).is_contiguous():
+        return None
+    return Part(order, None if view.numel() == numel else int(view.storage_offset()))
 
 
 def serve(run: LiveRun, plan: Sequence[Any], send: Callable[[torch.Tensor], None]) -> None:

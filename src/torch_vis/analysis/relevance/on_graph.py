@@ -66,8 +66,8 @@ class GraphRelevance:
         self.accounts: dict[int, NodeRelevance] = {}
         self.scale = 0.0
 
-    def _observe(self, node: int, read: list[torch.Tensor], made: dict[int, torch.Tensor]) -> None:
-        self.read[node], self.outputs[node] = read, made
+    def _observe(self, node: int, read: list[torch.Tensor], outputs: dict[int, torch.Tensor]) -> None:
+        self.read[node], self.outputs[node] = read, outputs
 
     def _carriers(self) -> Any:
         """Which values depend on the inputs' contents, as numbers."""
@@ -348,15 +348,15 @@ def _by_parts(call: OpCall, given: Mapping[int, Amount]) -> Shares | None:
         return None
     inner = GraphRelevance(recorded)
     results = recorded.output if isinstance(recorded.output, (tuple, list)) else [recorded.output]
-    made = [value for _, value in zip(named_tensors(list(results)), inner.forward.outputs)]
-    start = {made[index]: amount for index, amount in given.items() if index < len(made)}
+    outputs = [value for _, value in zip(named_tensors(list(results)), inner.forward.outputs)]
+    start = {outputs[index]: amount for index, amount in given.items() if index < len(outputs)}
     inner.run(start)
     shares = {}
-    for number, place in enumerate(carriers):
+    for number, position in enumerate(carriers):
         value = inner.inputs.get(str(number))
         amount = None if value is None else inner.at(value)
         if amount is not None:
-            shares[place] = amount
+            shares[position] = amount
     return shares
 
 
@@ -487,13 +487,13 @@ def graph_relevance(
     total = amount.sum()
     rows = [NodeRelevance(name, "input", "", 0.0, 0.0, 0.0, "input") for name in flow.inputs]
     maps: dict[str, Any] = {}
-    for place, (name, value) in enumerate(flow.inputs.items()):
+    for index, (name, value) in enumerate(flow.inputs.items()):
         arrived = flow.at(value)
         if arrived is None and flow.carries[value]:
             maps[name] = torch.zeros_like(flow.forward.input(name), dtype=amount.total.dtype)
         elif arrived is not None:
             maps[name] = arrived.total if arrived.net is None else arrived.net
-            rows[place] = rows[place]._replace(
+            rows[index] = rows[index]._replace(
                 relevance=arrived.sum(), passed=arrived.sum(), net=arrived.net_sum()
             )
     owned = {int(graph.value_storage[value]) for value in flow.inputs.values()}

@@ -552,10 +552,10 @@ class _Assembler:
         operand = np.full(self.count, -1, dtype=np.int64)
         first = (inputs.slot == 0) & (inputs.kind != Kind.SHAPE)
         operand[inputs.node[first]] = inputs.value[first]
-        made = np.full(self.count, -1, dtype=np.int64)
-        made[self.out_node[::-1]] = self.out_value[::-1]
-        nodes = np.flatnonzero(chosen & (operand >= 0) & (made >= 0))
-        old, new = self.value_storage[operand[nodes]], self.value_storage[made[nodes]]
+        output = np.full(self.count, -1, dtype=np.int64)
+        output[self.out_node[::-1]] = self.out_value[::-1]
+        nodes = np.flatnonzero(chosen & (operand >= 0) & (output >= 0))
+        old, new = self.value_storage[operand[nodes]], self.value_storage[output[nodes]]
         producer = self.producer[operand[nodes]]
         alone = ~((producer >= 0) & is_view[producer]) & (self.storage_death[old] == nodes + 1)
         same = (self.first_bytes[old] == self.first_bytes[new]) & (self.storage_birth[new] == nodes)

@@ -472,9 +472,9 @@ def _accesses(
     columns = (column[order].tolist() for column in (memory.storage[values], times, items, values))
     for storage, time, item, value in zip(*columns, strict=True):
         node, is_write = time >> 1, bool(time & 1)
-        made = () if is_write else views_of.get((node, storage), ())
-        shown = value if not made else made[0] if len(made) == 1 else -1
-        yield storage, Access(node, value, item, shown, is_write, bool(made))
+        shown_views = () if is_write else views_of.get((node, storage), ())
+        shown = value if not shown_views else shown_views[0] if len(shown_views) == 1 else -1
+        yield storage, Access(node, value, item, shown, is_write, bool(shown_views))
 
 
 class _Follower:

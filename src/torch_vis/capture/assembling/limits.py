@@ -166,8 +166,8 @@ def _block(graph: Graph, base: int) -> str:
     value = graph.values[base]
     if value.producer is None:
         return str(value.name or "from before the run")
-    made = value.producer
-    return f"of {short_name(made.op)}" + (f" at {made.site}" if made.site else "")
+    producer = value.producer
+    return f"of {short_name(producer.op)}" + (f" at {producer.site}" if producer.site else "")
 
 
 def _packed_limits(packed: PackedWeights) -> list[Limit]:

@@ -40,8 +40,8 @@ REPLICAS = "torch.nn.parallel.distributed"
 MESH, WORLD = "mesh_", "default_pg"
 # what functions of torch.distributed call the options of the call that they make
 OPTIONS = ("all_reduce_opts", "reduce_opts", "opts")
-# the form of a list of one tensor
-ONE = (list, (Tensor,))
+# those that have the reduction itself, under the name that they take it by
+REDUCING = frozenset({"all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor"})
 # names of reductions
 _reductions: dict[Any, str] = {}
 # types of arguments that a template shows as they are
@@ -110,9 +110,16 @@ def run_collective(rec: Recorder, plan: OpPlan, args: Any, kwargs: Any, place: t
     assert row is not None
     site, in_engine, frame = place
     group = _group(rec, row, args)
-    tensors = _tensors((*args, *kwargs.values()) if kwargs else args)
+    tensors: list[Tensor] = []
+    form = _forms(args, tensors)
+    if kwargs:
+        tensors += _tensors(kwargs.values())
     numbers = [rec.number_of(tensor) for tensor in tensors]
-    call = _call(rec, plan, row, group, args, kwargs, frame)
+    reduction = ""
+    if row.op is not None and row.op < len(args) and type(args[row.op]) is torch.ScriptObject:
+        reduction = reduction_named(frame)
+    known = None if kwargs else rec.comm_calls.get((plan.name, group, reduction, form))
+    call = _call(rec, plan, row, group, reduction, args, kwargs, form) if known is None else known
     info = rec.calls[call]
     if rec.pending:
         taken = [t for slot, t in enumerate(tensors) if slot not in info.overwrites | info.shape_only]
@@ -137,20 +144,22 @@ def run_collective(rec: Recorder, plan: OpPlan, args: Any, kwargs: Any, place: t
     for tensor in filled:
         values.append(rec.add(tensor, node))
         rec.note_write(tensor, node)
-    for tensor in _made(out, tensors):
-        values.append(rec.add(tensor, node))
-        filled.append(tensor)
+    if row.filled is None:
+        for tensor in _made(out, tensors):
+            values.append(rec.add(tensor, node))
+            filled.append(tensor)
     thread = get_ident()
     backward = _backward(in_engine)
     scope = rec.current.get(thread, 0)
-    rec.write(
-        node, call, scope, site, sequence_number(), backward, thread, torch.is_grad_enabled(), started, ended,
-        -1, *numbers, *values,
+    rec.log += (
+        12 + len(numbers) + len(values), node, call, scope, site, sequence_number(), backward, thread,
+        torch.is_grad_enabled(), started, ended, -1, *numbers, *values,
     )  # fmt: skip
     rec.collective_nodes.append(node)
     _add_row(rec, row, node, group, args)
     if row.waits:
-        _keep(rec, node, filled)
+        if rec.keep:
+            _keep(rec, node, filled)
     else:
         pending = Pending(len(rec.comms) - 1, filled, _work(out), scope, backward)
         pending.receives = row.kind == "recv"
@@ -217,19 +226,19 @@ def _backward(in_engine: bool) -> int:
 
 
 def _call(
-    rec: Recorder, plan: OpPlan, row: Collective, group: int, args: Any, kwargs: Any, frame: Any
+    rec: Recorder,
+    plan: OpPlan,
+    row: Collective,
+    group: int,
+    reduction: str,
+    args: Any,
+    kwargs: Any,
+    form: tuple[Any, ...],
 ) -> int:
-    """The number of the template of a call, in which groups and reductions have names."""
-    reduction = ""
-    if row.op is not None and row.op < len(args) and isinstance(args[row.op], torch.ScriptObject):
-        reduction = reduction_named(frame)
-    form: Any = None
-    if not kwargs:
-        # of which the template is made, but for tensors, which are all alike in it
-        form = (plan.name, group, reduction, *map(_form, args))
-        known = rec.comm_calls.get(form)
-        if known is not None:
-            return known
+    """The number of the template of a call, in which groups and reductions have names.
+
+    Calls of one ``form`` have one template.
+    """
     shown = list(args)
     if row.group is not None and row.group < len(shown):
         shown[row.group] = Special("group", rec.groups[group].name if group >= 0 else "?")
@@ -242,28 +251,33 @@ def _call(
     known = rec.comm_calls.get(key)
     if known is None:
         known = rec.comm_calls[key] = _new_call(rec, plan, template, slots_of, what)
-    if form is not None:
-        rec.comm_calls[form] = known
+    if not kwargs:
+        rec.comm_calls[plan.name, group, reduction, form] = known
     return known
 
 
-def _form(arg: Any) -> Any:
-    """What an argument is in a template: equal ones are shown alike, and any object that has no name is unlike others.
+def _forms(args: Any, tensors: list[Tensor]) -> tuple[Any, ...]:
+    """What arguments are in a template, and at the end of ``tensors`` the tensors among them, in order.
 
-    Groups and reductions are handles, made anew for each call: they are named apart.
+    Equal arguments are shown alike, and any object that has no name is unlike others. Groups and reductions are
+    handles, made anew for each call: they are named apart.
     """
-    kind = type(arg)
-    if kind is list:
-        if len(arg) == 1 and isinstance(arg[0], Tensor):
-            return ONE
-        return kind, tuple(map(_form, arg))
-    if kind is torch.ScriptObject:
-        return kind
-    if kind in PLAIN:
-        return kind, arg
-    if isinstance(arg, Tensor):
-        return Tensor
-    return (kind, tuple(map(_form, arg))) if kind is tuple else object()
+    forms: list[Any] = []
+    for arg in args:
+        kind = type(arg)
+        if kind is torch.ScriptObject:
+            forms.append(kind)
+        elif kind in PLAIN:
+            forms += (kind, arg)
+        elif kind is list or kind is tuple:
+            forms += (kind, len(arg), *_forms(arg, tensors))
+        elif isinstance(arg, Tensor):
+            tensors.append(arg)
+            forms.append(Tensor)
+        else:
+            tensors += flat_tensors((arg,))
+            forms.append(object())
+    return tuple(forms)
 
 
 def _new_call(rec: Recorder, plan: OpPlan, template: Any, slots_of: Any, what: Effects) -> int:
@@ -292,13 +306,19 @@ def reduction_named(frame: Any) -> str:
         # C++ code calls by itself: the reducer of DistributedDataParallel, which divides and adds up
         return "sum" if current_autograd_node() is not None or _in_reducer(deepest) else "?"
     names = frame.f_locals
+    if frame.f_code.co_name in REDUCING:
+        return _reduction_text(names.get("op"))
     # what the manager of coalesced collectives calls its own "op" is another thing
     op = None
     for name in OPTIONS:
         if name in names:
             op = getattr(names[name], "reduceOp", None)
             break
-    op = op or names.get("op")
+    return _reduction_text(op or names.get("op"))
+
+
+def _reduction_text(op: Any) -> str:
+    """The name of a reduction: of its kind, or of one that a kind was made into."""
     op = getattr(op, "op", op)
     # asking one for its name takes longer than all of this
     text = _reductions.get(op)
@@ -377,7 +397,8 @@ def land(
     rec: Recorder, pending: Pending, times: tuple[int, int], site: int, scope: int, backward: int
 ) -> None:
     """Record that what a collective receives is there: a node that writes its outputs again."""
-    _keep_source(rec, pending)
+    if pending.receives:
+        _keep_source(rec, pending)
     rec.pending.remove(pending)
     tensors = pending.tensors
     numbers = [rec.number_of(tensor) for tensor in tensors]
@@ -403,14 +424,15 @@ def _write_wait(
     backward: int,
 ) -> None:
     node = rec.next_node()
-    _keep(rec, node, pending.tensors)
+    if rec.keep:
+        _keep(rec, node, pending.tensors)
     values = []
     for tensor in pending.tensors:
         values.append(rec.add(tensor, node))
         rec.note_write(tensor, node)
-    rec.write(
-        node, call, scope, site, sequence_number(), backward, get_ident(), torch.is_grad_enabled(), *times,
-        -1, *numbers, *values,
+    rec.log += (
+        12 + len(numbers) + len(values), node, call, scope, site, sequence_number(), backward, get_ident(),
+        torch.is_grad_enabled(), *times, -1, *numbers, *values,
     )  # fmt: skip
     rec.collective_nodes.append(node)
     rec.waits.append((node, pending.comm))
@@ -418,14 +440,14 @@ def _write_wait(
 
 def _keep(rec: Recorder, node: int, tensors: list[Tensor]) -> None:
     """Keep what was received, which a replay takes as recorded."""
-    if rec.keep and tensors:
+    if tensors:
         with torch._C._DisableTorchDispatch():
             rec.kept.opaque_outputs[node] = [tensor.detach().clone() for tensor in tensors]
 
 
 def _keep_source(rec: Recorder, pending: Pending) -> None:
     """Note who sent what was received from anybody."""
-    if not pending.receives or pending.work_ref is None:
+    if pending.work_ref is None:
         return
     node, group, number, peer, tag = rec.comms[pending.comm]
     work = pending.work_ref()
@@ -498,7 +520,8 @@ def run_wait_tensor(rec: Recorder, plan: OpPlan, args: Any, kwargs: Any, place: 
 def wait_ended(rec: Recorder, work: Any, times: tuple[int, int], frame: Any) -> None:
     """Record the wait for a handle that has just returned."""
     with rec.landing:
-        pending = next((p for p in rec.pending if p.work_ref is not None and p.work_ref() is work), None)
-        if pending is not None:
-            place = place_of(rec, frame)
-            land(rec, pending, times, place.site, place.scope, place.backward)
+        for pending in rec.pending:
+            if pending.work_ref is not None and pending.work_ref() is work:
+                site, in_engine, _ = rec.place(frame)
+                land(rec, pending, times, site, rec.current.get(get_ident(), 0), _backward(in_engine))
+                return

@@ -290,6 +290,9 @@ class RecordMode(TorchDispatchMode):
             key.append(arg)
         elif arg_type is float:
             key.append((arg_type, arg or repr(arg)))
+        elif arg_type is complex:
+            # 0, 0j and -0j are equal
+            key.append((arg_type, repr(arg)))
         elif arg_type is bool:
             key.append((arg_type, arg))
         elif arg_type is list or arg_type is tuple:
@@ -413,8 +416,12 @@ for _method in (
 
 def recorders_here() -> list[Recorder]:
     """The recorders whose modes are on in this thread, outermost first."""
-    modes = [_get_dispatch_stack_at(index) for index in range(_len_torch_dispatch_stack())]
-    return [mode.recorder for mode in modes if isinstance(mode, RecordMode) and mode.recorder.is_here()]
+    recorders = []
+    for index in range(_len_torch_dispatch_stack()):
+        mode = _get_dispatch_stack_at(index)
+        if isinstance(mode, RecordMode) and mode.recorder.is_here():
+            recorders.append(mode.recorder)
+    return recorders
 
 
 def is_wrapper(kind: type) -> bool:

@@ -502,7 +502,12 @@ def _stands(wrapper: Any) -> bool:
 
 
 _leaving = (
-    *(Patch(lambda: torch.Tensor, name, partial(_of_tensor, name, call)) for name, call in METHODS.items()),
+    *(
+        Patch(lambda: torch.Tensor, name, partial(_of_tensor, name, call))
+        for name, call in METHODS.items()
+        # older ones of torch do not have them all
+        if hasattr(torch.Tensor, name)
+    ),
     # the one function by the names that it has
     Patch(lambda: torch, "to_dlpack", partial(_of_tensor, "to_dlpack", ARRAY)),
     Patch(lambda: dlpack, "to_dlpack", partial(_of_tensor, "to_dlpack", ARRAY)),

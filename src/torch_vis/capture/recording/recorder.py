@@ -240,7 +240,8 @@ class Recorder(Tensors):
     def next_node(self) -> int:
         """The number of the operation that is about to be recorded."""
         number = next(self.node_numbers)
-        self.note_deaths()
+        if self.dead:
+            self.note_deaths()
         self.count = number + 1
         return number
 

@@ -164,7 +164,7 @@ class Tensors:
         number = self.add(tensor, -1)
         if known is not None and known() is tensor and known.address is not None:
             self.uncaptured["reassigned"] += 1
-        if len(self.storage_rows) > before or (self.only_resized and self._is_first(number)):
+        if len(self.storage_rows) > before or (self.only_resized and self._is_first(number, tensor)):
             self.keep_external(tensor, number)
             if torch._C._current_autograd_node() is not None:
                 self.appeared_in_backward.append(number)
@@ -252,11 +252,17 @@ class Tensors:
             self.resizes.append((known.number, size, node + (size < known.size)))
             known.size = size
 
-    def _is_first(self, number: int) -> bool:
-        """Whether a value is the first to be seen in its memory; the next one is not."""
+    def _is_first(self, number: int, tensor: Tensor) -> bool:
+        """Whether a value is the first to be seen in its memory, which lies where it does; the next one is not."""
         storage = self._storage_of(number)
         is_first = storage in self.only_resized
-        self.only_resized.discard(storage)
+        if is_first:
+            self.only_resized.discard(storage)
+            rows = self.storage_rows
+            row = len(rows) - 4
+            while rows[row] != storage:
+                row -= 4
+            rows[row + 3] = self._device(tensor.device)
         return is_first
 
     def before_resize(self, storage: torch.UntypedStorage, size: int) -> None:
@@ -269,7 +275,7 @@ class Tensors:
             known.number = next(self.storage_numbers)
             known.address, known.size = address, storage.nbytes()
             self.storages[address] = known
-            # memory of shapes alone stands for that of the CPU
+            # memory of shapes alone stands for that of the CPU, until a tensor on it is seen
             shown = torch.device("cpu") if device.type == "meta" else device
             self.storage_rows += (known.number, known.size, -1, self._device(shown))
             self.only_resized.add(known.number)
@@ -533,6 +539,12 @@ def overlapping_memory(rec: Tensors) -> list[tuple[int, int]]:
 # ---------------------------------------------------------------- contents
 
 
+# older ones of torch have no reading that leaves a block shared that is copied when it is written to
+_address: Callable[[Tensor], int] = getattr(
+    torch._C.TensorBase, "const_data_ptr", torch._C.TensorBase.data_ptr
+)
+
+
 def digest_of(tensor: Tensor) -> bytes | None:
     """A few bytes that change with any bit of a tensor's elements; None where they cannot be read."""
     if _storage(tensor) is None:
@@ -540,7 +552,7 @@ def digest_of(tensor: Tensor) -> bytes | None:
     try:
         with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
             plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-            return _digest(torch._C.TensorBase.const_data_ptr(plain), plain.nbytes)  # type: ignore[attr-defined]
+            return _digest(_address(plain), plain.nbytes)
     except (RuntimeError, NotImplementedError):
         return None
 

@@ -88,12 +88,12 @@ class Profiling(Context[Profile]):
         for _ in range(WARM):  # the first events of a profile make its buffers, and would be long
             torch.empty(0)
         self._begun = clock()
-        self._apart = time.time_ns() - self._begun
+        self._clock_offset_ns = time.time_ns() - self._begun
         return self._profile
 
     def _ended(self, error: BaseException | None) -> None:
         if error is None:
-            self._profile.timeline = _read(self._run.kineto_results, self._apart, self._begun)
+            self._profile.timeline = _read(self._run.kineto_results, self._clock_offset_ns, self._begun)
 
 
 @context
@@ -212,7 +212,7 @@ def _spin() -> int:
     return clock() - start
 
 
-def _read(results: Any, apart: int, begun: int) -> Timeline:
+def _read(results: Any, clock_offset_ns: int, begun: int) -> Timeline:
     names: dict[str, int] = {}
     host: list[tuple[int, ...]] = []
     waits: list[tuple[int, ...]] = []
@@ -220,7 +220,7 @@ def _read(results: Any, apart: int, begun: int) -> Timeline:
     for event in results.events():
         name = event.name()
         number = names.setdefault(name, len(names))
-        start, stop = event.start_ns() - apart, event.end_ns() - apart
+        start, stop = event.start_ns() - clock_offset_ns, event.end_ns() - clock_offset_ns
         if event.device_type() != torch._C._autograd.DeviceType.CPU:
             if not event.is_user_annotation():  # the shadow of a name on the host, no work
                 where = event.device_index(), event.device_resource_id()
@@ -286,15 +286,15 @@ class _ThreadEvents:
     def match(self, rows: OpRows, wanted: Ints) -> tuple[Ints, int]:
         """The event of each operation in this thread, -1 for none, and how far the clocks were apart."""
         drift = 0
-        for apart in (FAR_NS, NEAR_NS):
-            events = self._match(rows, wanted, drift, apart)
+        for tolerance_ns in (FAR_NS, NEAR_NS):
+            events = self._match(rows, wanted, drift, tolerance_ns)
             matched = np.flatnonzero(events >= 0)
             if not len(matched):
                 break
             drift = int(np.median(self.start[events[matched]] - rows.start[matched]))
         return events, drift
 
-    def _match(self, rows: OpRows, wanted: Ints, drift: int, apart: int) -> Ints:
+    def _match(self, rows: OpRows, wanted: Ints, drift: int, tolerance_ns: int) -> Ints:
         starts, stops = self.start.tolist(), self.stop.tolist()
         events = np.full(len(wanted), -1, dtype=np.int64)
         free = 0  # events before this one are taken, or lie within one that is
@@ -304,10 +304,10 @@ class _ThreadEvents:
             if candidates is None:
                 continue
             turn = bisect_left(candidates, free)
-            while turn < len(candidates) and starts[candidates[turn]] <= end + apart:
+            while turn < len(candidates) and starts[candidates[turn]] <= end + tolerance_ns:
                 event = candidates[turn]
                 start, stop = starts[event], stops[event]
-                if start >= begin - apart and stop - start <= end - begin:
+                if start >= begin - tolerance_ns and stop - start <= end - begin:
                     events[row] = event
                     free = bisect_left(starts, stop, event + 1)
                     break

@@ -24,11 +24,21 @@ import numpy as np
 import torch
 
 from torch_vis.capture.assembling.log import OpRows, read_operations, table
+from torch_vis.capture.containers import named_tensors
 from torch_vis.capture.kept_tensors import KeptTensors, copy_of, version_of
+from torch_vis.capture.recording.dispatch_mode import is_wrapper
 from torch_vis.capture.recording.module_calls import ModuleCalls
 from torch_vis.capture.recording.recorder import Recorder, clock, sequence_number
 from torch_vis.capture.session import Capture, run_backward
-from torch_vis.capture.state import StateSnapshot, geometry, is_lazy, refuse_iterators, tensors_of
+from torch_vis.capture.state import (
+    StateSnapshot,
+    TensorState,
+    geometry,
+    is_lazy,
+    refuse_iterators,
+    storage_of,
+    tensors_of,
+)
 from torch_vis.capture.timing.profiler_events import (
     Match,
     Pieces,
@@ -139,13 +149,17 @@ class Repeats:
         }
         for snapshot in (self.before, after):
             snapshot.keep_only(self.touched, modules)
-        copied = {kept.storages[number]._cdata for number in kept.originals}
-        resized = {number for number, _, _ in rec.resizes if number in rec.external_storages}
+        first_size = self._first_sizes()
+        resized = [
+            n for n, size in first_size.items() if n not in kept.storages or kept.storages[n].nbytes() != size
+        ]
+        self.empty = {number for number, size in first_size.items() if size == 0 and number in kept.storages}
+        copied = {kept.storages[number]._cdata for number in {*kept.originals, *self.empty}}
         if _were_shaped(self.before, roots):
             return "not repeated: the run gives lazy parameters their shapes; call the model once before"
         if resized:
-            return "not repeated: the run changes the size of memory from outside"
-        for state, tensor in self.before.changes():
+            return "not repeated: the run leaves memory from outside with another size"
+        for state, tensor in _plain_changes(self.before):
             if tensor.grad_fn is not None and version_of(tensor).writes != state.version:
                 return "not repeated: the run writes in place to a tensor with a gradient history"
             if state.geometry != geometry(tensor):
@@ -154,19 +168,28 @@ class Repeats:
                 return "not repeated: the run writes to memory of which there is no copy from before"
         return None
 
+    def _first_sizes(self) -> dict[int, int]:
+        """Of memory from outside that changes its size during the run: the bytes that it had before."""
+        rec = self.capture.recorder
+        resized = {number for number, _, _ in rec.resizes} & rec.external_storages
+        rows = zip(rec.storage_rows[::4], rec.storage_rows[1::4]) if resized else ()
+        return {number: size for number, size in rows if number in resized}
+
     def _share_memory(self, after: StateSnapshot) -> None:
         """What is to be written back: before each run, and at the end."""
         kept, rec = self.kept, self.capture.recorder
         real = {n: s for n, s in kept.storages.items() if s.device.type != "meta"}
-        self.before.memory = [(real[n], original) for n, original in kept.originals.items() if n in real]
+        # memory that is empty before the run and after it, as FSDP's of gathered parameters is, has no contents
+        written = [number for number in kept.originals if number in real and number not in self.empty]
+        self.before.memory = [(real[number], kept.originals[number]) for number in written]
         after.memory = [(storage, copy_of(storage)) for storage, _ in self.before.memory]
         known = {storage._cdata for storage, _ in after.memory}
         more = {
             storage._cdata: storage
             for owner in after.owners
             if isinstance(owner, torch.optim.Optimizer)  # one that steps in every fourth run only
-            for tensor in tensors_of(owner)
-            if (storage := tensor.untyped_storage()).device.type != "meta"
+            for _, tensor in named_tensors(tensors_of(owner))
+            if (storage := storage_of(tensor)) is not None and storage.device.type != "meta"
         }
         left = [number for name, number, _, _ in rec.python_escapes if "numpy" in name or "array" in name]
         if left:  # writes through an array are not seen
@@ -174,7 +197,9 @@ class Repeats:
         extra = [(s, copy_of(s)) for address, s in more.items() if address not in known]
         self.before.memory += extra
         after.memory += extra
-        self.safe = {storage._cdata for storage, _ in after.memory}
+        self.safe = {storage._cdata for storage, _ in after.memory} | {
+            kept.storages[number]._cdata for number in self.empty
+        }
         self.before.rng.add_first(kept)
         for generator in self.before.rng.states:
             after.rng.states.setdefault(generator, generator.get_state())
@@ -214,7 +239,7 @@ class Repeats:
         _wake(self.kernels)
         self.executions[kind] += 1
         turn()
-        for state, _ in after.changes():
+        for state, _ in _plain_changes(after):
             if state.geometry[0] not in self.safe:
                 raise RepeatStopped(
                     "a repeated run wrote to memory that the first did not write to, and stayed the last"
@@ -411,6 +436,11 @@ class Repeats:
         if self.kernels is not None and self.operations:
             meta["device_time"] = self.kernels.meta()
         return meta
+
+
+def _plain_changes(snapshot: StateSnapshot) -> Iterator[tuple[TensorState, torch.Tensor]]:
+    """The tensors that are changed; a DTensor's memory is that of its part, which is one of them."""
+    return (change for change in snapshot.changes() if not is_wrapper(type(change[1])))
 
 
 def _were_shaped(before: StateSnapshot, roots: list[torch.nn.Module]) -> bool:

@@ -56,7 +56,7 @@ for name in names:
     faulthandler.dump_traceback_later(limit, exit=True)
     try:
         if name == "torchax":
-            from torch_vis.interfaces.captures.stablehlo import import_torchax
+            from torch_vis.interfaces.stablehlo import import_torchax
             import_torchax()
         else:
             importlib.import_module(name)

@@ -76,15 +76,15 @@ def run(options: Any, out: Output) -> int:
 
 def _loader(target: str) -> Any:
     """The batches that a name stands for."""
-    found = import_path.find(target, "loader")
-    if isinstance(found, Iterable):
-        return found
-    if not callable(found):
+    source = import_path.find(target, "loader")
+    if isinstance(source, Iterable):
+        return source
+    if not callable(source):
         raise UsageError(
-            f"{target} is {type(found).__name__}; a loader gives batches, or is a function that makes one"
+            f"{target} is {type(source).__name__}; a loader gives batches, or is a function that makes one"
         )
     with users_code(f"{target} cannot be called"):
-        loader = found()
+        loader = source()
     if not isinstance(loader, Iterable):
         raise UsageError(f"{target} gave {type(loader).__name__}, which gives no batches")
     return loader

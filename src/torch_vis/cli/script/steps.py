@@ -105,8 +105,11 @@ class Watch:
             self.report(self.spare)
 
     def _in_child(self) -> None:
-        """In a forked worker (a data loader's, say), whose work is no part of the step."""
+        """In a forked worker (a data loader's, say), whose work is no part of the step: nothing is watched there."""
         self.done = True
+        module_calls.unwrap()
+        if self._hook is not None:
+            self._hook.remove()
         if self._stretch is not None:
             self._stretch.abandon()
 
@@ -202,11 +205,11 @@ class Watch:
         return depth == 0 and not self.steps and has_state(module)
 
     def _after(
-        self, module: torch.nn.Module, args: Any, kwargs: Any, made: Any, error: Exception | None
+        self, module: torch.nn.Module, args: Any, kwargs: Any, outputs: Any, error: Exception | None
     ) -> None:
         """The last wanted call has ended; if its step is wanted too and may follow, the recording goes on."""
         if self.wanted.module is not None:
-            self._owed = Owed(module, args, kwargs, made, one=len(self._calls) == 1)
+            self._owed = Owed(module, args, kwargs, outputs, one=len(self._calls) == 1)
             if error is not None or not torch.is_grad_enabled() or not self._owed.has_gradient:
                 self._settle(error)
             return
@@ -216,7 +219,7 @@ class Watch:
         stretch = self._stop()
         assert stretch is not None
         if self.wanted.calls.first == self.wanted.calls.last:
-            stretch.of_call(name_inputs(module, args, kwargs), made)
+            stretch.of_call(name_inputs(module, args, kwargs), outputs)
         self.spare = Found(self._label, stretch.finish(error=error))
 
     # ---------------------------------------------------------------- the backward of a module
@@ -247,13 +250,13 @@ class Watch:
 class Owed:
     """A call of the wanted module that has ended; its tensors are not kept for us."""
 
-    def __init__(self, module: torch.nn.Module, args: Any, kwargs: Any, made: Any, *, one: bool) -> None:
+    def __init__(self, module: torch.nn.Module, args: Any, kwargs: Any, outputs: Any, *, one: bool) -> None:
         self.module = module
         self.one = one
         self.patience = PATIENCE
         self._inputs = [(name, ref(tensor)) for name, tensor in name_inputs(module, args, kwargs)]
-        self._outputs = [(name, ref(tensor)) for name, tensor in named_tensors(made, "output")]
-        self.has_gradient = any(tensor.requires_grad for _, tensor in named_tensors(made, "output"))
+        self._outputs = [(name, ref(tensor)) for name, tensor in named_tensors(outputs, "output")]
+        self.has_gradient = any(tensor.requires_grad for _, tensor in named_tensors(outputs, "output"))
 
     def alive(self) -> tuple[list[tuple[str, torch.Tensor]], dict[str, torch.Tensor] | torch.Tensor]:
         """Its inputs, and what of its output is still there."""

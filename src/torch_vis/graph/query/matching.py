@@ -54,7 +54,17 @@ class GraphQuery:
             ModuleName(module.path, module.type) if module.kind in kinds else ModuleName("", "")
             for module in graph.modules
         ]
-        self.names = SelectorNames(rows, dict.fromkeys(call.op for call in graph.calls))
+        self.names = SelectorNames(rows, dict.fromkeys(call.op for call in graph.calls), self._ran_as)
+
+    def _ran_as(self, function: str) -> list[str]:
+        """The operators that calls of a function of torch's ran, views last."""
+        graph = self.graph
+        names = [number for number, name in enumerate(graph.names) if name == function]
+        nodes = np.flatnonzero(np.isin(graph.node_api, names))
+        ordered = sorted(nodes.tolist(), key=lambda node: bool(graph.node_flags[node] & Flag.VIEW))
+        return list(
+            dict.fromkeys(operator_names(graph.calls[graph.node_call[node]].op)[2] for node in ordered)
+        )
 
     def matches(self, wanted: Any, *, operations: bool = False) -> list[SelectorMatch]:
         """What each branch of a selector selects; with ``operations``, modules stand for the operations inside."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
-from torch_vis.errors import UsageError, no_match, shortened
+from torch_vis.errors import NoMatch, UsageError, no_match, shortened
 
 # what a filter names: a module, or an operation
 MODULE_FIELDS = ("path", "class", "regex")
@@ -443,9 +443,16 @@ class SelectorNames:
     Operations(op='relu', inside=CallsOf(modules=frozenset({1}), call=None, number=None), nth=0, node=None)
     """
 
-    def __init__(self, modules: Sequence[ModuleName], operators: Iterable[str]) -> None:
+    def __init__(
+        self,
+        modules: Sequence[ModuleName],
+        operators: Iterable[str],
+        ran_as: Callable[[str], Sequence[str]] = lambda function: (),
+    ) -> None:
         self.modules = modules
         self._operators = operators
+        # the operators that calls of a function of torch's ran, for the error that names none
+        self._ran_as = ran_as
 
     @cached_property
     def operators(self) -> tuple[str, ...]:
@@ -504,6 +511,10 @@ class SelectorNames:
     def operator(self, pattern: str) -> str:
         """A pattern of operators that some operator matches."""
         if not any(map(glob_matcher(pattern), self.operators)):
+            ran = self._ran_as(pattern)
+            if ran:
+                listed = ", ".join(map(repr, ran))
+                raise NoMatch(f"no operator {pattern!r}; in this run {pattern}() is {listed}")
             raise no_match("operator", pattern, [name for name in self.operators if ":" not in name])
         return pattern
 

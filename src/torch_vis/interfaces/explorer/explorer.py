@@ -23,7 +23,7 @@ from torch_vis.interfaces.explorer.stats import (
     record_torch_module_forward_stats,
 )
 from torch_vis.views.terminal import program, run
-from torch_vis.views.terminal.config import ExplorerConfig
+from torch_vis.views.terminal.source import ExplorerConfig
 
 if TYPE_CHECKING:
     from torch_vis.views.terminal.app import Explorer

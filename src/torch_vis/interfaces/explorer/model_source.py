@@ -15,6 +15,7 @@ from torch_vis._trace import Trace
 from torch_vis.analysis.advice.rounding import Channels
 from torch_vis.capture.modules_only import TensorFact
 from torch_vis.capture.tensor_contents import contents_of, histogram_of, norm_of, readable, unseen
+from torch_vis.capture.undo import collector_paused
 from torch_vis.graph.text import count, many, size
 from torch_vis.interfaces.explorer.archives import FileModule
 from torch_vis.interfaces.explorer.stats import ForwardStats, add_columns
@@ -28,7 +29,6 @@ from torch_vis.interfaces.explorer.trace_source import (
     norms_together,
     unknown_costs,
 )
-from torch_vis.interfaces.gc_pause import collector_paused
 from torch_vis.views.terminal.forest import Forest, Sharing, measure, rows_by_path, share
 from torch_vis.views.terminal.source import (
     Advice,

@@ -14,8 +14,7 @@ from torch_vis.errors import UsageError
 from torch_vis.interfaces.explorer.file_source import StateSource, Stored
 from torch_vis.interfaces.explorer.model_source import ModuleSource
 from torch_vis.views.terminal.columns import Arrangement, RowListing, chosen
-from torch_vis.views.terminal.config import ExplorerConfig
-from torch_vis.views.terminal.source import Source
+from torch_vis.views.terminal.source import ExplorerConfig, Source
 from torch_vis.views.text.table_layout import Field, Listing, table
 
 MOST_LINES = 60  # lines of a tree that opens by itself
@@ -170,27 +169,35 @@ def _pair(name: str, left: Stored | None, right: Stored | None) -> TensorPair:
     if left.shape != right.shape or left.dtype != right.dtype:
         change = "shapes" if left.shape != right.shape else "dtypes"
         return TensorPair(name, _words(left), _words(right), change)
-    largest, relative = _difference(left.load(), right.load())
-    if largest is None:
+    difference = _difference(left.load(), right.load())
+    if difference is None:
         return TensorPair(name, _words(left), _words(right), "equal")
-    return TensorPair(name, _words(left), _words(right), "values", largest, relative)
+    return TensorPair(name, _words(left), _words(right), "values", *difference)
 
 
-def _difference(left: torch.Tensor, right: torch.Tensor) -> tuple[float | None, float | None]:
+def _difference(left: torch.Tensor, right: torch.Tensor) -> tuple[float | None, float | None] | None:
     """The largest difference and how large it is beside the largest element; None where all are equal."""
     with unseen():
         a, b = left.detach().cpu(), right.detach().cpu()
         if a.layout != torch.strided or a.is_quantized:
             a, b = (t.dequantize() if t.is_quantized else t.to_dense() for t in (a, b))
         wide = torch.complex128 if a.is_complex() else torch.float64
-        a, b = a.to(wide), b.to(wide)
+        try:
+            a, b = a.to(wide), b.to(wide)
+        # elements that torch stores and computes nothing with
+        except NotImplementedError:
+            return None if _same_bytes(a, b) else (None, None)
         gap = (a - b).abs()
         gap[torch.isnan(a) & torch.isnan(b) | (a == b)] = 0  # NaN is itself, and so is infinity
         if not gap.numel() or not bool((gap != 0).any()):
-            return None, None
+            return None
         top = float(torch.nan_to_num(a.abs(), posinf=0.0).max())
         largest = float(gap.max())
         return largest, largest / top if top else None
+
+
+def _same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return bool((left.contiguous().view(torch.uint8) == right.contiguous().view(torch.uint8)).all())
 
 
 def _words(tensor: Stored | None) -> str:

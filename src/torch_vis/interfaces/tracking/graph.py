@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torch_vis._trace import Trace
+from torch_vis.capture.undo import without_collector
 from torch_vis.graph.call import short_name
 from torch_vis.graph.lifetimes import peak_memory
 from torch_vis.graph.metrics import COSTS
 from torch_vis.graph.schema import Flag, Kind, Phase, Role
 from torch_vis.graph.types import Array, Ints
-from torch_vis.interfaces.gc_pause import without_collector
 from torch_vis.interfaces.tracking.types import GraphEdge, GraphNode, OperationType, plain
 from torch_vis.ops.op_table import names
 

@@ -125,9 +125,11 @@ PRIMS = """
     """
 
 
-def work(op: Operation, one: Work, count: int) -> Cost:
+def work(op: Operation, amount: Work, count: int) -> Cost:
     """The cost of ``count`` elements."""
-    return op.count(add=one.add * count, mul=one.mul * count, div=one.div * count, call=one.call * count)
+    return op.count(
+        add=amount.add * count, mul=amount.mul * count, div=amount.div * count, call=amount.call * count
+    )
 
 
 def results(op: Operation) -> int | None:
@@ -142,12 +144,12 @@ def results(op: Operation) -> int | None:
     return max(sparse) if sparse and is_sized(op.out) else held[0]
 
 
-def per_element(one: Work) -> Formula:
+def per_element(amount: Work) -> Formula:
     """A formula of so much work for each element of the result."""
 
     def formula(op: Operation) -> Cost | None:
         count = results(op)
-        return None if count is None else work(op, one, count)
+        return None if count is None else work(op, amount, count)
 
     return formula
 

@@ -212,9 +212,9 @@ class Chart(NamedTuple):
         if not self.x.names or self.is_sideways:
             return 0
         low, high, ticks, labels = self.scale("x")
-        apart = min((after - before for before, after in itertools.pairwise(ticks)), default=high - low)
+        spacing = min((after - before for before, after in itertools.pairwise(ticks)), default=high - low)
         longest = max(map(len, labels), default=0)
-        return longest if LETTER * longest > apart / (high - low) else 0
+        return longest if LETTER * longest > spacing / (high - low) else 0
 
     @property
     def stages_shown(self) -> list[tuple[float, str]]:

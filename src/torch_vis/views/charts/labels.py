@@ -246,21 +246,24 @@ def named_ticks(names: Sequence[str]) -> tuple[list[float], list[str]]:
     blocks = [_block(name[shared:]) for name in names]
     starts = [index for index, block in enumerate(blocks) if not index or block != blocks[index - 1]]
     stacked = [index for index in starts if NUMBER.search(blocks[index])]
-    apart = len(names) / MOST
+    spacing = len(names) / MOST
     chosen: list[int] = []
-    for index in [*_spaced(stacked, apart), *starts]:  # single layers where there is room between the blocks
-        if all(abs(index - other) >= apart for other in chosen):
+    for index in [
+        *_spaced(stacked, spacing),
+        *starts,
+    ]:  # single layers where there is room between the blocks
+        if all(abs(index - other) >= spacing for other in chosen):
             chosen.append(index)
     chosen.sort()
     return [float(index) for index in chosen], shortened_alike([blocks[index] for index in chosen], NARROW)
 
 
-def _spaced(positions: Sequence[int], apart: float) -> list[int]:
+def _spaced(positions: Sequence[int], spacing: float) -> list[int]:
     """Every so many of the places that they stand apart: numbers that go up by twos and fives read well."""
     if len(positions) < 2:
         return list(positions)
     between = (positions[-1] - positions[0]) / (len(positions) - 1)
-    every = next(number for number in EVERY if number * between >= apart)
+    every = next(number for number in EVERY if number * between >= spacing)
     return list(positions[::every])
 
 

@@ -199,9 +199,9 @@ def _inside(enter: Any, leave: Any, at: Any) -> Any:
 def _show_ends(graph: Graph, tree: FigureTree, item_of: Any) -> None:
     """Show views that nothing can be seen through, since they read no bytes of another value."""
     hidden = np.array([item.hidden for item in tree.items], dtype=bool)
-    made = graph.out_value
+    outputs = graph.out_value
     views = _hidden_nodes(graph, item_of, hidden)
-    ends = graph.out_node[(bases(graph, views)[made] == made) & views[graph.out_node]]
+    ends = graph.out_node[(bases(graph, views)[outputs] == outputs) & views[graph.out_node]]
     for number in np.unique(item_of[ends]).tolist():
         tree.items[number].hidden = False
 

@@ -11,7 +11,7 @@ from torch_vis.errors import UsageError, no_match
 from torch_vis.graph import Graph
 from torch_vis.graph.query.selector import glob_expression, operator_names
 from torch_vis.graph.schema import Phase, Role
-from torch_vis.ops.naming import op_label
+from torch_vis.ops.display_names import op_label
 
 Depth = int | Literal["auto"] | None
 # A path, class, operator or input by its name, in which * stands for a part of a path and ** for any; a class; or a

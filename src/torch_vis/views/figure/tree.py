@@ -14,7 +14,7 @@ import numpy as np
 from torch_vis.graph import Graph
 from torch_vis.graph.repeats import ROOM, Elements, Stretch, repeated
 from torch_vis.graph.schema import Flag, Phase
-from torch_vis.ops.naming import ScopeLabels, span_label
+from torch_vis.ops.display_names import ScopeLabels, span_label
 from torch_vis.views.figure.options import Depth, ItemNames
 from torch_vis.views.text.module_tree import AGAIN
 

@@ -116,14 +116,21 @@ def page(
     )
 
 
-def document(title: str, elements: str, *, inside: bool = False, shared: bool = False) -> str:
-    """A page with the viewer's bundle, around elements that hold its data."""
-    script, style = _asset("viewer.js"), _asset("viewer.css")
-    loader = LOADER.replace("KEY", json_text(_key())) if shared else ""
-    hashes = " ".join(f"'sha256-{_digest(text)}'" for text in ([loader, script] if shared else [script]))
+def document(
+    title: str, elements: str, *, inside: bool = False, shared: bool = False, world: bool = False
+) -> str:
+    """A page with the viewer's bundle, around elements that hold its data.
+
+    Of a ``world`` of ranks it has the bundle of that, and the viewer as text, which runs in the frames of its ranks.
+    """
+    script = _asset("viewer.js")
+    styles = [_asset(name) for name in (("viewer.css", "world.css") if world else ("viewer.css",))]
+    first = _asset("world.js") if world else LOADER.replace("KEY", json_text(_key())) if shared else script
+    hashes = " ".join(f"'sha256-{_digest(text)}'" for text in dict.fromkeys([first, script]))
+    style_hashes = " ".join(f"'sha256-{_digest(style)}'" for style in styles)
     panel = ' data-panel="shut"' if inside else ""
     policy = (
-        f"default-src 'none'; script-src {hashes}; style-src 'sha256-{_digest(style)}'; "
+        f"default-src 'none'; script-src {hashes}; style-src {style_hashes}; "
         "worker-src blob:; img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     return "".join(
@@ -133,12 +140,13 @@ def document(title: str, elements: str, *, inside: bool = False, shared: bool = 
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
             '<meta name="color-scheme" content="light dark">\n',
             f"<title>{escape(inert(title))} · torch_vis</title>\n",
-            "" if shared else f"<style>{style}</style>\n",
+            *(() if shared else (f"<style>{style}</style>\n" for style in styles)),
             f"</head>\n<body{panel}>\n",
             "<noscript>This page draws the model with JavaScript, which is switched off here.</noscript>\n",
             '<p id="note"></p>\n' if shared else "",
             elements,
-            f"<script>{loader or script}</script>\n</body>\n</html>\n",
+            f'<script type="text/plain" id="viewer">{script}</script>\n' if world else "",
+            f"<script>{first}</script>\n</body>\n</html>\n",
         ]
     )
 

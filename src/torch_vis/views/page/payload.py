@@ -20,8 +20,8 @@ from torch_vis.graph.schema import COLUMNS, Site
 from torch_vis.graph.text import source_text
 from torch_vis.ops.api_level import api_level
 from torch_vis.ops.collectives import waited
+from torch_vis.ops.display_names import ScopeLabels, op_label
 from torch_vis.ops.families import figure_family
-from torch_vis.ops.naming import ScopeLabels, op_label
 from torch_vis.ops.schemas import argument_names
 
 VERSION = 1

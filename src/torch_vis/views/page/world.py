@@ -69,7 +69,7 @@ def world_html(
         f'<script type="text/plain" id="part-{number}">{text}</script>\n'
         for number, text in enumerate(parts.texts)
     ]
-    return document(title, "".join(elements))
+    return document(title, "".join(elements), world=True)
 
 
 class _Parts:

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from torch_vis.errors import UsageError, missing_extra
-from torch_vis.views.terminal.config import ExplorerConfig
+from torch_vis.views.terminal.source import ExplorerConfig
 
 if TYPE_CHECKING:
     from torch_vis.views.terminal.app import Explorer

@@ -33,11 +33,10 @@ from torch_vis.views.terminal.columns import (
     chosen,
     is_expression,
 )
-from torch_vis.views.terminal.config import ExplorerConfig
 from torch_vis.views.terminal.module_panels import draw_comparison, draw_details, draw_source_code
 from torch_vis.views.terminal.panel_canvas import DARK, LIGHT, THEMES, PanelCanvas, palette
 from torch_vis.views.terminal.run_panels import draw_flow, draw_operations, draw_time
-from torch_vis.views.terminal.source import Advice, Source
+from torch_vis.views.terminal.source import Advice, ExplorerConfig, Source
 from torch_vis.views.terminal.tensor_panels import draw_activations, draw_gradients, draw_memory
 from torch_vis.views.terminal.tree import ModuleTree
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from torch_vis.graph.text import count, duration, inert, inert_lines, size
 from torch_vis.graph.types import Bools, Floats, Ints
-from torch_vis.views.terminal.config import ExplorerConfig
 from torch_vis.views.terminal.forest import Forest
+from torch_vis.views.terminal.source import ExplorerConfig
 from torch_vis.views.text.table_layout import line
 
 

@@ -196,15 +196,15 @@ MEASURED = (
 
 def rows_by_path(forest: Forest, graph: Graph) -> Ints:
     """For each call in the graph, the row of its module; what has no row goes to the call around it."""
-    row_of_scope = np.full(len(graph.scope_call), -1, dtype=np.int64)
     of_module = [
         -1 if module.kind not in ("module", "compiled") or (row := forest.row(module.path)) is None else row
         for module in graph.modules
     ]
-    for scope, (module, parent) in enumerate(zip(graph.scope_module.tolist(), graph.scope_parent.tolist())):
-        row = of_module[module] if scope else -1
-        row_of_scope[scope] = row_of_scope[parent] if row < 0 and parent >= 0 else row
-    return row_of_scope
+    rows = np.array(of_module, dtype=np.int64)[graph.scope_module]
+    # the first scope is the run itself
+    rows[:1] = -1
+    nearest = graph.tree.nearest(rows >= 0)
+    return np.where(nearest >= 0, rows[nearest], -1)
 
 
 def measure(forest: Forest, graph: Graph, metrics: Metrics, row_of_scope: Ints) -> None:

@@ -12,7 +12,7 @@ from rich.text import Text
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.schema import Flag, Kind, Phase, Role
 from torch_vis.graph.text import count, duration, many, size
-from torch_vis.ops.naming import op_label, place_label
+from torch_vis.ops.display_names import op_label, place_label
 from torch_vis.views.terminal.columns import cell
 from torch_vis.views.terminal.forest import RECOMPUTED
 from torch_vis.views.terminal.panel_canvas import PanelCanvas, cut, short, sparkline

@@ -17,7 +17,7 @@ from torch_vis.graph.module_table import ModuleTable
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import count, duration, inert, size
-from torch_vis.ops.naming import op_label
+from torch_vis.ops.display_names import op_label
 from torch_vis.views.figure.diagram import Diagram, diagram, walk
 from torch_vis.views.figure.options import FigureOptions
 from torch_vis.views.figure.palette import STROKE, colors

@@ -18,7 +18,7 @@ from torch_vis.graph.module_table import ModuleLine, ModuleNode, ModuleTable, To
 from torch_vis.graph.record import Run
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import and_more, count, duration, inert, many, shortened, size
-from torch_vis.ops.naming import op_label
+from torch_vis.ops.display_names import op_label
 from torch_vis.views.text.breaks import Breaks
 from torch_vis.views.text.table_layout import PATH, Field, Listing, cut, fitted
 

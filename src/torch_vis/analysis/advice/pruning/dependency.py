@@ -167,9 +167,9 @@ class Dependencies:
     def _is_fed(self) -> Bools:
         return self._mask(self._dimensions.fed)
 
-    def reads(self, place: ParameterDim) -> bool:
+    def reads(self, dimension: ParameterDim) -> bool:
         """Whether a parameter is summed over along a dimension: it reads units there and does not make them."""
-        return bool(self._is_fed[self.ids[place[0]][place[1]]].any())
+        return bool(self._is_fed[self.ids[dimension[0]][dimension[1]]].any())
 
     def everywhere(self, cut: Ids) -> dict[str, list[Bools]]:
         """For each parameter and buffer, along each dimension, all that these units have there."""

@@ -17,6 +17,7 @@ from torch_vis.graph.call import short_name
 from torch_vis.graph.repeats import generations
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import syntax_of
+from torch_vis.graph.tree import inner_path
 
 # What a program calls the operators that torch has a private name for, where no rule below gives it.
 SPOKEN = {
@@ -78,7 +79,7 @@ def module_label(path: str, type: str, above: str) -> str:
     """
     if not path:
         return type
-    name = path[len(above) + 1 :] if above and path.startswith(above + ".") else path
+    name = inner_path(path, above)
     return f"{type} {name}" if name[:1].isdigit() else name
 
 
