@@ -919,8 +919,8 @@ training(
 training("penalty", "(root) pow, *added", "(root) pow, *added*; the runs part at sum", penalty=0.01)
 training(
     "frozen blocks",
-    "former.blocks.0 all parameters frozen",
-    "no difference*what changed: former.blocks.0 all parameters frozen",
+    "model.blocks.0 all parameters frozen",
+    "no difference*what changed: model.blocks.0 all parameters frozen",
     frozen=("blocks.0",),
 )
 training(
@@ -936,13 +936,13 @@ training(
 training("step without change", (), "no difference")
 training(
     "activation in training",
-    "former.blocks.*.act ReLU → GELU",
+    "model.blocks.*.act ReLU → GELU",
     "blocks.0.act ReLU → GELU",
     model={"act": nn.GELU},
 )
 training(
     "dropout in a step",
-    "former.blocks.*.drop Dropout(p=0.0) → Dropout(p=0.1)",
+    "model.blocks.*.drop Dropout(p=0.0) → Dropout(p=0.1)",
     "blocks.0.drop",
     model={"p": 0.1},
 )

@@ -186,7 +186,7 @@ class RoundingError:
             self._off[value] = min(off, 1.0)
 
     def _weigh_number(self, node: int, read: int, value: int, output: torch.Tensor) -> None:
-        """Hold what is a tensor and a number, as in ``1 - x``, against both; the number is exact, and so may zero be."""
+        """Hold what a tensor and a number give, as in ``1 - x``, against both; the number is exact, so may zero be."""
         call = self.graph.calls[int(self.graph.node_call[node])]
         numbers = [abs(arg) for arg in call.args if isinstance(arg, (int, float))]
         size = self._sizes.get(value) or size_of(output)
