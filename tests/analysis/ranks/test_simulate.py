@@ -189,6 +189,8 @@ def test_each_stage_is_traced_and_a_pipeline_has_its_bubble() -> None:
     # three of eleven slots, and what the transfers take
     assert 3 / 11 - 0.02 < time.idle_share < 0.4
     assert time.total_ns == w.critical_path().total_ns
+    for report in (w.critical_path(), w.stragglers()):
+        assert "times are predicted for" in str(report) and "recorded step" not in str(report)
     assert time.predicted is not None and "H100" in str(time)
     # a stage alone learns its shapes from the one before all the same
     alone = tv.simulate(pipeline, batch, mesh={"pp": 4, "dp": 2}, ranks=[4])

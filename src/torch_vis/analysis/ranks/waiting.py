@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -142,6 +142,18 @@ class RankTimeline:
             if "start_ns" in run.metrics and len(run.graph):
                 last = run.metrics["start_ns"].values + run.metrics["time_ns"].values
                 self.ended[rank] = self.began[rank] + int(last.max())
+
+    @property
+    def predicted(self) -> Mapping[str, Any] | None:
+        """The machine and the links that times are predicted for; None where they were measured."""
+        return next((run.meta["predicted"] for run in self._runs.values() if run.meta.get("predicted")), None)
+
+    @property
+    def about_times(self) -> str:
+        """What the times of all ranks are, in words."""
+        if self.predicted:
+            return f"times are predicted for {self.predicted['machine']}, and no measurements"
+        return "times are those of the recorded step, in which recording slows every rank down"
 
     def graph(self, rank: int) -> Graph:
         """The graph of a rank."""
@@ -297,7 +309,7 @@ class StragglersReport(Report):
 
     def notes(self) -> Sequence[str]:
         """What is not in it."""
-        notes = ["times are those of the recorded step, in which recording slows every rank down"]
+        notes = [self._timeline.about_times]
         if self.unseen:
             notes.append(
                 f"at {self.unseen:,} collectives C++ code waited, unseen: a rank is taken to wait while it runs nothing"
@@ -423,7 +435,7 @@ class CriticalPathReport(Report):
 
     def notes(self) -> Sequence[str]:
         """What its times are."""
-        return ["times are those of the recorded step, in which recording slows every rank down"]
+        return [self._timeline.about_times]
 
 
 def _joined(path: list[PathStretch]) -> list[PathStretch]:
