@@ -189,6 +189,7 @@ def test_each_stage_is_traced_and_a_pipeline_has_its_bubble() -> None:
     # three of eleven slots, and what the transfers take
     assert 3 / 11 - 0.02 < time.idle_share < 0.4
     path = w.critical_path()
+    assert "recorded step" not in str(path) and "times are predicted" in str(w.stragglers())
     assert time.total_ns == path.total_ns and "times are predicted" in str(path)
     # one micro-batch comes through all stages, and nobody is waited for who only waits
     assert set(path.by_rank) == {0, 2, 4, 6}

@@ -95,6 +95,7 @@ class ScheduleReport(Report):
     title = "Pipeline schedule"
 
     def __init__(self, timeline: RankTimeline) -> None:
+        self._about_times = timeline.about_times
         self.chunks: list[PipelineChunk] = [
             chunk
             for rank in timeline.began
@@ -224,8 +225,4 @@ class ScheduleReport(Report):
 
     def notes(self) -> Sequence[str]:
         """What its times are."""
-        return (
-            ["times are those of the recorded step, in which recording slows every rank down"]
-            if self.chunks
-            else ()
-        )
+        return [self._about_times] if self.chunks else ()

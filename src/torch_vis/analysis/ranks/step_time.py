@@ -457,9 +457,7 @@ class StepTimeReport(Report):
 
     def __init__(self, timeline: RankTimeline, runs: Mapping[int, Run], like: Mapping[int, int]) -> None:
         self._timeline, self._runs, self._like = timeline, runs, like
-        self.predicted: Mapping[str, Any] | None = next(
-            (run.meta["predicted"] for run in runs.values() if run.meta.get("predicted")), None
-        )
+        self.predicted: Mapping[str, Any] | None = timeline.predicted
         """The machine and the links that times are predicted for; None where they were measured."""
 
     @cached_property
@@ -591,7 +589,7 @@ class StepTimeReport(Report):
     def notes(self) -> Sequence[str]:
         """What it rests on."""
         if not self.predicted:
-            return ["times are those of the recorded step, in which recording slows every rank down"]
+            return [self._timeline.about_times]
         return [
             "a collective begins when its last rank has come, and takes a latency per hop of a ring and the bytes sent "
             "by the bandwidth; congestion, and what communication takes of a device's memory bandwidth, are not in it"

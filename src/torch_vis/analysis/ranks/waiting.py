@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -143,6 +143,18 @@ class RankTimeline:
                 last = run.metrics["start_ns"].values + run.metrics["time_ns"].values
                 self.ended[rank] = self.began[rank] + int(last.max())
 
+    @property
+    def predicted(self) -> Mapping[str, Any] | None:
+        """The machine and the links that times are predicted for; None where they were measured."""
+        return next((run.meta["predicted"] for run in self._runs.values() if run.meta.get("predicted")), None)
+
+    @property
+    def about_times(self) -> str:
+        """What the times of all ranks are, in words."""
+        if self.predicted:
+            return f"times are predicted for {self.predicted['machine']}, and no measurements"
+        return "times are those of the recorded step, in which recording slows every rank down"
+
     def graph(self, rank: int) -> Graph:
         """The graph of a rank."""
         return self._runs[rank].graph
@@ -155,13 +167,6 @@ class RankTimeline:
             return none + self.began[rank], none
         begins = metrics["start_ns"].values.astype(np.int64) + self.began[rank]
         return begins, metrics["time_ns"].values.astype(np.int64)
-
-    @property
-    def words_of_times(self) -> str:
-        """What its times are."""
-        if all(run.meta.get("predicted") for run in self._runs.values()):
-            return "times are predicted, and no measurements"
-        return "times are those of the recorded step, in which recording slows every rank down"
 
     def arrivals(self, meeting: Meeting) -> list[Arrival]:
         """The ranks at a meeting, in the order in which they came; none where the times of one are not known.
@@ -304,7 +309,7 @@ class StragglersReport(Report):
 
     def notes(self) -> Sequence[str]:
         """What is not in it."""
-        notes = [self._timeline.words_of_times]
+        notes = [self._timeline.about_times]
         if self.unseen:
             notes.append(
                 f"at {self.unseen:,} collectives C++ code waited, unseen: a rank is taken to wait while it runs nothing"
@@ -431,7 +436,7 @@ class CriticalPathReport(Report):
 
     def notes(self) -> Sequence[str]:
         """What its times are."""
-        return [self._timeline.words_of_times]
+        return [self._timeline.about_times]
 
 
 def _joined(path: list[PathStretch]) -> list[PathStretch]:
