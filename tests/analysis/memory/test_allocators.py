@@ -238,6 +238,11 @@ class Turned(nn.Module):
         return self.last(self.table(words).transpose(0, 1))
 
 
+def on_picture(layer: nn.Module) -> nn.Module:
+    """A layer behind one that needs its gradient."""
+    return nn.Sequential(nn.Conv2d(8, 32, 1), layer)
+
+
 IN_ROWS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
     "linear": lambda: (nn.Linear(512, 512), torch.randn(512, 512)),
     "gelu": lambda: (nn.Sequential(nn.Linear(512, 512), nn.GELU()), torch.randn(512, 512)),
@@ -255,6 +260,10 @@ IN_ROWS: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
     "layer norm, turned": lambda: (Turned(nn.LayerNorm(128)), torch.randint(0, 100, (64, 64))),
     "attention": lambda: (Attention(), torch.randn(16, 64, 64)),
     "embedding": lambda: (nn.Embedding(500, 256), torch.randint(0, 500, (32, 64))),
+    "batch norm": lambda: (on_picture(nn.BatchNorm2d(32)), torch.randn(8, 8, 64, 64)),
+    "average pool": lambda: (on_picture(nn.AvgPool2d(2)), torch.randn(8, 8, 64, 64)),
+    "max pool": lambda: (on_picture(nn.MaxPool2d(2)), torch.randn(8, 8, 64, 64)),
+    "bilinear": lambda: (on_picture(nn.Upsample(scale_factor=2, mode="bilinear")), torch.randn(8, 8, 64, 64)),
 }
 
 

@@ -268,7 +268,28 @@ def _gelu_backward(kernel: Kernel) -> int:
 
 
 def _batch_norm_backward(kernel: Kernel) -> int:
-    return (kernel.inputs[0].nbytes or 0) if kernel.inputs else 0
+    """The gradient of the input once more, where gradient and input lie alike; elements are else taken one by one."""
+    gradient, data = kernel.tensor(0), kernel.tensor(1)
+    mask = kernel.literal(9)
+    if gradient is None or data is None or (isinstance(mask, tuple) and mask and not mask[0]):
+        return 0
+    both_last = _channels_last(gradient) and _channels_last(data)
+    return (gradient.nbytes or 0) if both_last or (_is_dense(gradient) and _is_dense(data)) else 0
+
+
+def _pool_backward(kernel: Kernel) -> int:
+    """A gradient that is laid out anew, and the result with its indices where the input lies in another order."""
+    gradient, data = kernel.tensor(0), kernel.tensor(1)
+    if gradient is None or data is None:
+        return 0
+    turned = kernel.outputs if _channels_last(gradient) != _channels_last(data) else ()
+    indices = kernel.inputs[2:] if turned else ()
+    return _copies(gradient) + sum(type.nbytes or 0 for type in (*turned, *indices))
+
+
+def _gradient(kernel: Kernel) -> int:
+    """A gradient that is laid out anew; channels may come last."""
+    return _copies(*kernel.inputs[:1])
 
 
 def _layer_norm_backward(kernel: Kernel) -> int:
@@ -362,6 +383,15 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("aten::_softmax_backward_data", "aten::_log_softmax_backward_data"), _rows),
     **dict.fromkeys(("aten::native_layer_norm", "aten::nll_loss_forward"), _first),
     "aten::embedding_dense_backward": _first,
+    **dict.fromkeys(
+        (
+            "aten::avg_pool2d_backward",
+            "aten::max_pool2d_with_indices_backward",
+            "aten::_adaptive_avg_pool2d_backward",
+        ),
+        _pool_backward,
+    ),
+    **dict.fromkeys(("aten::upsample_nearest2d_backward", "aten::upsample_bilinear2d_backward"), _gradient),
     "aten::gelu_backward": _gelu_backward,
 }
 # kernels whose rules are far off for some shapes
