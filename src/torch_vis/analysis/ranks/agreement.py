@@ -107,7 +107,7 @@ def part_of(view: torch.Tensor, numel: int) -> Part | None:
     >>> part_of(whole.t(), 12), part_of(whole[1:], 12), part_of(whole[:, 1:], 12)
     (Part(order=(1, 0), start=None), Part(order=(0, 1), start=4), None)
     """
-    order = tuple(sorted(range(view.dim()), key=lambda dim: (-view.stride(dim), view.size(dim) == 1)))
+    order = tuple(sorted(range(view.dim()), key=lambda dim: (-view.stride()[dim], view.size(dim) == 1)))
     if not view.permute(order).is_contiguous():
         return None
     return Part(order, None if view.numel() == numel else int(view.storage_offset()))
