@@ -44,7 +44,7 @@ class Contents:
         places = {int(node): place for place, node in enumerate(graph.comm_node)}
         waits = dict(zip(graph.wait_node.tolist(), graph.wait_comm.tolist()))
         # of waits for a view of what a collective returned, which part of that it is, in the order of memory
-        parts: dict[int, Part | None] = {}
+        parts: dict[int, ViewedPart | None] = {}
         # storages that were made larger: what is in the rest of them no operation says
         grown: set[int] = set()
         stepper = Stepper(graph, held)
@@ -84,7 +84,7 @@ class Contents:
                 self.got[place] = Got(received, part.start)
 
 
-class Part(NamedTuple):
+class ViewedPart(NamedTuple):
     """What a view shows of a whole: its dimensions in the order of memory, and where it begins; None for all of it."""
 
     order: tuple[int, ...]
@@ -99,18 +99,18 @@ def is_wait_of_view(graph: Graph, node: int, wait: int) -> bool:
     return len(returned) == len(waited) == 1 and returned[0].type != waited[0].type
 
 
-def part_of(view: torch.Tensor, numel: int) -> Part | None:
+def part_of(view: torch.Tensor, numel: int) -> ViewedPart | None:
     """Which part of a contiguous tensor with so many elements a view is; None if it leaves some out in between.
 
     >>> import torch
     >>> whole = torch.arange(12).view(3, 4)
     >>> part_of(whole.t(), 12), part_of(whole[1:], 12), part_of(whole[:, 1:], 12)
-    (Part(order=(1, 0), start=None), Part(order=(0, 1), start=4), None)
+    (ViewedPart(order=(1, 0), start=None), ViewedPart(order=(0, 1), start=4), None)
     """
-    order = tuple(sorted(range(view.dim()), key=lambda dim: (-view.stride(dim), view.size(dim) == 1)))
+    order = tuple(sorted(range(view.dim()), key=lambda dim: (-view.stride()[dim], view.size(dim) == 1)))
     if not view.permute(order).is_contiguous():
         return None
-    return Part(order, None if view.numel() == numel else int(view.storage_offset()))
+    return ViewedPart(order, None if view.numel() == numel else int(view.storage_offset()))
 
 
 def serve(run: LiveRun, plan: Sequence[Any], send: Callable[[torch.Tensor], None]) -> None:
