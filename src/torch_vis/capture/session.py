@@ -493,7 +493,7 @@ class Capture(Context["Capture"]):
         # up to all that the recorder did not measure as its own
         more = wall - self.recorder.overhead - run
         error = max(assembly.time_error_ns + self.interrupted_ns, more)
-        return {"wall_ns": wall, "overhead_ns": wall - run, **({"overhead_error_ns": error} if error else {})}
+        return {"wall_ns": wall, "overhead_ns": wall - run, "overhead_error_ns": max(error, 0)}
 
 
 def _join(prefix: str, name: str) -> str:
