@@ -24,10 +24,10 @@ from torch_vis.errors import MissingExtra, UsageError, no_match
 from torch_vis.formats import renderer_called, writer
 from torch_vis.graph.io.atomic import PathLike
 from torch_vis.graph.metrics import Column
-from torch_vis.graph.record import Run, without_source
+from torch_vis.graph.run import Run, without_source
 from torch_vis.graph.subset import calls_alone
 from torch_vis.graph.text import inert, many, shortened
-from torch_vis.replay.live_run import LiveRun
+from torch_vis.replay.held_run import LiveRun
 
 if TYPE_CHECKING:
     import networkx

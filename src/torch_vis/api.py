@@ -19,8 +19,8 @@ from torch_vis.graph.io import tvz
 from torch_vis.graph.io.atomic import PathLike, reading
 from torch_vis.graph.io.world import is_world
 from torch_vis.graph.metrics import Metrics
-from torch_vis.graph.record import Limit
-from torch_vis.replay.live_run import with_costs
+from torch_vis.graph.run import Limit
+from torch_vis.replay.held_run import with_costs
 
 if TYPE_CHECKING:
     import torch
@@ -244,7 +244,7 @@ def trace(
             "the callable returned a generator or coroutine, and nothing in it has run; use record around it"
         )
         run.limits += (Limit(text, kind="missing"),)
-    from torch_vis.replay.live_run import CallSignature
+    from torch_vis.replay.held_run import CallSignature
 
     if acting is not None:
         run.limits += tuple(Limit(text, kind="altered") for text in acting.limits)

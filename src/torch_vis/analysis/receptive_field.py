@@ -15,7 +15,7 @@ from torch_vis.graph.schema import Role
 from torch_vis.graph.text import many
 from torch_vis.progress import progress
 from torch_vis.replay.edited_replay import Diverged
-from torch_vis.replay.live_run import LiveRun, input_values
+from torch_vis.replay.held_run import LiveRun, input_values
 from torch_vis.replay.perturb import PERTURBATIONS
 from torch_vis.replay.replay import Replay, same_bits
 from torch_vis.replay.rerun import Request, execute, planner_of

@@ -71,7 +71,7 @@ from torch_vis.capture.undo import Context, HeldSignals, Turn, Undo, context, un
 from torch_vis.errors import CaptureFailed, UsageError
 from torch_vis.graph.graph import GraphBuilder
 from torch_vis.graph.metrics import Metrics
-from torch_vis.graph.record import Limit, Run
+from torch_vis.graph.run import Limit, Run
 from torch_vis.graph.schema import Site
 from torch_vis.ops.higher_order import TABLE
 

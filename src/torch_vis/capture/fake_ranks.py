@@ -25,7 +25,7 @@ from torch_vis.capture.recording.collectives import group_named, reduction_named
 from torch_vis.capture.recording.source_lines import OURS, TORCH, leave_alone
 from torch_vis.capture.undo import Undo, context
 from torch_vis.errors import CaptureFailed, UsageError
-from torch_vis.graph.record import Limit
+from torch_vis.graph.run import Limit
 from torch_vis.ops.collectives import TABLE, WAIT_TENSOR, Collective
 
 C10D = "torch.distributed.distributed_c10d"

@@ -23,7 +23,7 @@ from torch_vis.capture.session import Capture, CapturedRun
 from torch_vis.capture.tensor_contents import contents_of, maps_of
 from torch_vis.capture.undo import Context, Undo
 from torch_vis.graph.metrics import ElementStats
-from torch_vis.graph.record import Limit
+from torch_vis.graph.run import Limit
 
 Shape = tuple[int, ...] | None  # None: a tensor without one shape, such as a nested one
 PLAIN = (torch.Tensor, torch.nn.Parameter)

@@ -35,7 +35,7 @@ from torch_vis.errors import NothingToDifferentiate
 from torch_vis.graph.call import Special
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
-from torch_vis.graph.record import SUMMED_OUTPUTS, Run
+from torch_vis.graph.run import SUMMED_OUTPUTS, Run
 from torch_vis.graph.schema import Placement, Role
 from torch_vis.graph.text import and_more
 

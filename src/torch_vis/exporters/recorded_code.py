@@ -22,7 +22,7 @@ from torch_vis.graph.call import Slot, Special
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import RECORDED, Flag, Phase, Role
 from torch_vis.ops.schemas import resolve
-from torch_vis.replay.live_run import CallSignature
+from torch_vis.replay.held_run import CallSignature
 from torch_vis.replay.replay import Replay, ReplayPlan, where
 from torch_vis.replay.slicing import needed_nodes
 

@@ -38,7 +38,7 @@ from torch_vis.replay.edited_replay import (
     RunLayout,
     memory_taken,
 )
-from torch_vis.replay.live_run import input_values, refused_sizes
+from torch_vis.replay.held_run import input_values, refused_sizes
 from torch_vis.replay.replay import Replay, ReplayPlan, where
 from torch_vis.replay.slicing import (
     Places,
@@ -53,7 +53,7 @@ from torch_vis.replay.slicing import (
 )
 
 if TYPE_CHECKING:
-    from torch_vis.replay.live_run import LiveRun
+    from torch_vis.replay.held_run import LiveRun
 
 
 @dataclass(repr=False)

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import torch_vis as tv
 from torch_vis.errors import NoMatch, TensorsMissing, UsageError
-from torch_vis.replay.forward import Forward
+from torch_vis.replay.differentiable import Forward
 
 
 class Small(nn.Module):

@@ -17,8 +17,8 @@ from torch_vis.graph.graph import Graph, Node
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.ops.names import common_name, plain_name
 from torch_vis.replay.decompositions import FUSED_ATTENTION, FUSED_LAYERS, attention_call
-from torch_vis.replay.forward import Forward
-from torch_vis.replay.live_run import LiveRun
+from torch_vis.replay.differentiable import Forward
+from torch_vis.replay.held_run import LiveRun
 from torch_vis.replay.rerun import planner_of
 from torch_vis.views.charts.maps import MapPicture, NumberGrid
 from torch_vis.views.text.table_layout import Field, Listing

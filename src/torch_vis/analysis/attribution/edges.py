@@ -23,8 +23,8 @@ from torch_vis.graph.schema import Flag, Kind, Phase
 from torch_vis.graph.types import Bools
 from torch_vis.ops.names import common_name
 from torch_vis.progress import progress
-from torch_vis.replay.forward import Forward, ValueChange, passing_nodes
-from torch_vis.replay.live_run import LiveRun
+from torch_vis.replay.differentiable import Forward, ValueChange, passing_nodes
+from torch_vis.replay.held_run import LiveRun
 from torch_vis.replay.rerun import Rerun, planner_of
 from torch_vis.replay.slicing import ReplayTarget, Sight, full_index
 from torch_vis.views.charts.maps import MapPicture, NumberGrid

@@ -12,8 +12,8 @@ from torch_vis.analysis.attribution.methods import Goal, token_names
 from torch_vis.analysis.report import Charts, MapReport
 from torch_vis.capture.modes import without_gradients
 from torch_vis.errors import UsageError, no_match
-from torch_vis.replay.forward import Forward, change_of
-from torch_vis.replay.live_run import LiveRun
+from torch_vis.replay.differentiable import Forward, change_of
+from torch_vis.replay.held_run import LiveRun
 from torch_vis.replay.rerun import RunPlanner, planner_of
 from torch_vis.replay.slicing import ReplayTarget
 from torch_vis.views.charts.maps import MapPicture, NumberGrid

@@ -17,8 +17,8 @@ from torch_vis.capture.containers import named_tensors
 from torch_vis.capture.modes import with_gradients, without_gradients
 from torch_vis.errors import UsageError, no_match
 from torch_vis.progress import progress
-from torch_vis.replay.forward import Forward, ForwardPass, ValueChange, change_of
-from torch_vis.replay.live_run import LiveRun
+from torch_vis.replay.differentiable import Forward, ForwardPass, ValueChange, change_of
+from torch_vis.replay.held_run import LiveRun
 from torch_vis.replay.replay import where
 from torch_vis.replay.slicing import ReplayTarget, full_index
 from torch_vis.views.charts.chart import Axis, Chart, Series

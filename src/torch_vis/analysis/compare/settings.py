@@ -12,7 +12,7 @@ from torch_vis.graph.call import Call
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Phase, TensorType
 from torch_vis.graph.types import Ints
-from torch_vis.replay.live_run import LiveRun
+from torch_vis.replay.held_run import LiveRun
 
 # The attribute that names the parameters without a gradient.
 FROZEN = "frozen"

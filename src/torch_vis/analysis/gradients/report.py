@@ -28,7 +28,7 @@ from torch_vis.graph.lifetimes import gradients
 from torch_vis.graph.metrics import Column
 from torch_vis.graph.schema import Phase, Role
 from torch_vis.graph.text import and_more
-from torch_vis.replay.live_run import LiveRun
+from torch_vis.replay.held_run import LiveRun
 from torch_vis.views.charts.chart import QUIET, Axis, Chart, Series
 from torch_vis.views.charts.labels import ALL, NUMBER, OTHERS, common_path, families
 from torch_vis.views.text.table_layout import Field, Listing

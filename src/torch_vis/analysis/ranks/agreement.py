@@ -13,7 +13,7 @@ from torch_vis.analysis.ranks.exchanges import Exchange, slots_of, splits_of
 from torch_vis.analysis.ranks.world import RankAgreement, World
 from torch_vis.graph.graph import Graph
 from torch_vis.ops.collectives import WAIT_TENSOR, collective
-from torch_vis.replay.live_run import LiveRun
+from torch_vis.replay.held_run import LiveRun
 from torch_vis.replay.replay import quiet
 from torch_vis.replay.stepper import Stepper
 

@@ -35,8 +35,8 @@ from torch_vis.graph.schema import RECORDED, Flag, Kind
 from torch_vis.ops.names import out_of_place, plain_name
 from torch_vis.ops.schemas import resolve
 from torch_vis.replay.decompositions import FUSED_ATTENTION, attention_call, lstm_layer
-from torch_vis.replay.forward import Forward
-from torch_vis.replay.live_run import LiveRun
+from torch_vis.replay.differentiable import Forward
+from torch_vis.replay.held_run import LiveRun
 from torch_vis.views.text.table_layout import Field, Listing
 
 CARRYING = ("float16", "float32", "float64", "bfloat16", "int8", "int16", "int32", "int64", "uint8")

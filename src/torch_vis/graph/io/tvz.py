@@ -53,7 +53,7 @@ from torch_vis.graph.io.tables_json import (
     to_json,
 )
 from torch_vis.graph.metrics import Column, Metrics
-from torch_vis.graph.record import Limit, Run
+from torch_vis.graph.run import Limit, Run
 from torch_vis.graph.schema import COLUMNS, LATER_TABLES, SPARSE, TABLES
 from torch_vis.graph.types import Array
 
@@ -97,7 +97,7 @@ def save(path: PathLike, run: Run) -> None:
 
     >>> import tempfile
     >>> from torch_vis.graph import GraphBuilder, Metrics
-    >>> from torch_vis.graph.record import Run
+    >>> from torch_vis.graph.run import Run
     >>> path = tempfile.mkdtemp() + "/run.tvz"
     >>> save(path, Run(GraphBuilder().build(), Metrics(), ["nothing ran"], {"model": "Net"}))
     >>> load(path).limits

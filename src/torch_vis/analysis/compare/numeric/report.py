@@ -13,7 +13,7 @@ from torch_vis._deprecated import warn
 from torch_vis.analysis.compare.align import module_of
 from torch_vis.analysis.compare.change_lines import ChangeLine, change_lines
 from torch_vis.analysis.compare.changes import ModuleChange, find_changes
-from torch_vis.analysis.compare.numeric.attribution import Attribution, InputError, local_differences
+from torch_vis.analysis.compare.numeric.difference_origin import Attribution, InputError, local_differences
 from torch_vis.analysis.compare.numeric.paired_inputs import InputPair, PairedInputs
 from torch_vis.analysis.compare.numeric.python_outputs import NOT_COMPARABLE, compare_python_outputs
 from torch_vis.analysis.compare.numeric.side_by_side import Distances, SideBySide

@@ -20,7 +20,7 @@ from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import RECORDED, Flag
 from torch_vis.ops.names import plain_name
 from torch_vis.replay.decompositions import lstm_layer
-from torch_vis.replay.live_run import LiveRun, input_values
+from torch_vis.replay.held_run import LiveRun, input_values
 from torch_vis.replay.replay import Replay, flat, quiet, where
 from torch_vis.replay.rerun import RunPlanner, planner_of, rebuilt, rerun
 from torch_vis.replay.slicing import ReplayTarget, Sight, descendants, needed_nodes
