@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_vis._reports import WORLD, resolved
 from torch_vis._trace import Trace
-from torch_vis.capture.undo import Context, Undo, heard
+from torch_vis.capture.undo import Context, Undo, hears_interrupts
 from torch_vis.errors import NotOurFile, NotTraceable, UsageError, no_match, takes_kwargs
 from torch_vis.formats import FORMATS, READABLE
 from torch_vis.graph.io import tvz
@@ -112,7 +112,7 @@ def record(
 
 
 @takes_kwargs
-@heard
+@hears_interrupts
 def trace(
     model: Callable[..., Any],
     *args: Any,

@@ -1,4 +1,4 @@
-"""``Trace.check``: a graph is right when its edges name what is read, and running it again gives every bit."""
+"""``Trace.check``: prove that edges name just the bytes that are read, and that replays give every result's bits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from torch_vis.capture.kept_tensors import KeptTensors, copy_of
-from torch_vis.capture.undo import heard
+from torch_vis.capture.undo import hears_interrupts
 from torch_vis.errors import CheckFailed, TensorsMissing
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import RECORDED, Flag, Kind, Role
@@ -53,7 +53,7 @@ class CheckResult(NamedTuple):
         )
 
 
-@heard
+@hears_interrupts
 def check(
     graph: Graph,
     held: KeptTensors,

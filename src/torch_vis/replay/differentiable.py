@@ -1,7 +1,7 @@
-"""The recorded operations run as a program of tensors: gradients pass through them, which a replay on memory has not.
+"""A replay that autograd can differentiate: operations run on tensors again, where ``Replay`` runs them on memory.
 
-A ``Forward`` runs the operations that lead to the outputs, as often as wanted, with inputs or values on the way put in
-by the caller. Every value is the tensor that torch's own operator gave, views and writes in place included, so that
+A ``DifferentiableReplay`` runs those that lead to the outputs, as often as wanted, with inputs or values on the way put
+in by the caller. Every value is the tensor that torch's own operator gave, views and writes in place included, so that
 autograd sees what it saw in the recorded program. What does not depend on what is put in is computed once.
 """
 
@@ -20,7 +20,7 @@ from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import RECORDED, Flag
 from torch_vis.ops.names import plain_name
 from torch_vis.replay.decompositions import lstm_layer
-from torch_vis.replay.held_run import LiveRun, input_values
+from torch_vis.replay.held_run import HeldRun, input_values
 from torch_vis.replay.replay import Replay, flat, quiet, where
 from torch_vis.replay.rerun import RunPlanner, planner_of, rebuilt, rerun
 from torch_vis.replay.slicing import ReplayTarget, Sight, descendants, needed_nodes
@@ -57,8 +57,8 @@ class ForwardPass(NamedTuple):
     watched: dict[int, torch.Tensor]
 
 
-class Forward:
-    """The operations that lead to a run's outputs, to be run with gradients.
+class DifferentiableReplay:
+    """Runs the operations that lead to a run's outputs again, with gradients.
 
     ``args`` and ``kwargs`` are the inputs, as recorded where there are none; ``vary`` names those that are put in anew
     in every pass, ``places`` what is changed on the way, ``watch`` values to be handed out.
@@ -66,7 +66,7 @@ class Forward:
 
     def __init__(
         self,
-        trace: LiveRun,
+        trace: HeldRun,
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
         *,
@@ -251,7 +251,7 @@ class Forward:
                 return tensor
 
             changes.append(change_of(target, take))
-        whole = Forward(self.trace, places=list(targets), watch=sorted(values), fixed=self.fixed)
+        whole = DifferentiableReplay(self.trace, places=list(targets), watch=sorted(values), fixed=self.fixed)
         whole.states = self.states
         with without_gradients():
             whole.run(changes=changes)
@@ -277,7 +277,7 @@ class Forward:
 
 
 def inputs_of(
-    trace: LiveRun, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
+    trace: HeldRun, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
 ) -> dict[str, torch.Tensor]:
     """New inputs by name; none where those of the recorded run are meant."""
     if not args and not kwargs:
@@ -313,7 +313,7 @@ class _Pass(Replay):
     """One pass: every value as the tensor that torch gave."""
 
     def __init__(
-        self, forward: Forward, given: Mapping[int, torch.Tensor], changes: Sequence[ValueChange]
+        self, forward: DifferentiableReplay, given: Mapping[int, torch.Tensor], changes: Sequence[ValueChange]
     ) -> None:
         planner = forward.planner
         super().__init__(planner.graph, planner.held, planner.plan)

@@ -165,7 +165,7 @@ class RunLayout:
         return PlainCall(prepared, operator, grad_mode, arguments, tuple(outputs))
 
 
-class PatchedReplay(Replay):
+class EditedReplay(Replay):
     """A replay in which values can be replaced for those who read them afterwards.
 
     A replaced value gets a block of its own, and with it the views of it and the writes to it that follow. The

@@ -154,7 +154,7 @@ def refused_sizes(
     return None
 
 
-class LiveRun(Run):
+class HeldRun(Run):
     """A run, and what of it lives in this process; a file keeps the run alone."""
 
     output: Any

@@ -1,4 +1,4 @@
-"""A replay that is watched: what every operation made, looked at while it is there."""
+"""A replay one operation at a time, so that each one's outputs can be looked at before their memory is released."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ready(graph: Graph, held: KeptTensors | None) -> KeptTensors:
 
 
 class Stepper:
-    """A run of the graph that goes on one operation at a time; the model and its state are not touched.
+    """A replay that is advanced one operation at a time; the model and its state are not touched.
 
     ``steps`` is to be taken inside ``quiet(run.plan.generators)``. Two runs may take turns: each has its own random
     stream.
