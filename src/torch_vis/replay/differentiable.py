@@ -21,7 +21,7 @@ from torch_vis.graph.schema import RECORDED, Flag
 from torch_vis.ops.names import plain_name
 from torch_vis.replay.decompositions import lstm_layer
 from torch_vis.replay.held_run import HeldRun, input_values
-from torch_vis.replay.replay import Replay, flat, quiet, where
+from torch_vis.replay.replay import Replay, flat, node_text, replay_context
 from torch_vis.replay.rerun import RunPlanner, planner_of, rebuilt, rerun
 from torch_vis.replay.slicing import ReplayTarget, Sight, descendants, needed_nodes
 
@@ -85,7 +85,7 @@ class DifferentiableReplay:
         self.inputs = inputs_of(trace, args, kwargs)
         self.limits: tuple[str, ...] = ()
         """What is as recorded and might be different with these inputs, in sentences."""
-        if self.inputs and self.planner.left.any:
+        if self.inputs and self.planner.escapes.any:
             # raises where they take another way through the program
             self.limits = rerun(trace, args, dict(kwargs or {}), {}, None, None).limits
         if trace.entry is not None:
@@ -132,9 +132,9 @@ class DifferentiableReplay:
     def left_at(self) -> list[str]:
         """The places in the program where something that may be another now leaves for Python, or for unseen code."""
         touched = self.touched | descendants(self.graph, set(self.fixed))
-        left = self.planner.left
+        left = self.planner.escapes
         escapes = [*left.changed_before(touched), *left.changed_after(touched)]
-        places = [where(self.graph, node) for node in [*self.left, *left.deciding(touched)]]
+        places = [node_text(self.graph, node) for node in [*self.left, *left.deciding(touched)]]
         return [*places, *(f"{escape.method}() at {escape.where}" for escape in escapes)]
 
     @cached_property
@@ -187,7 +187,7 @@ class DifferentiableReplay:
     def constants(self) -> dict[int, torch.Tensor]:
         """What the steady operations made, as far as others read it."""
         run = _Pass(self, {}, ())
-        with quiet(self.planner.plan.generators):
+        with replay_context(self.planner.plan.generators):
             for node in self.nodes:
                 if node in self.steady:
                     run.run_node(node, self.states)
@@ -219,7 +219,7 @@ class DifferentiableReplay:
         # what is written to later is copied when it is there
         passing = self._watched_and_written
         copies = {value: run.seen(-1, value).clone() for value in passing.get(-1, ())}
-        with quiet(self.planner.plan.generators):
+        with replay_context(self.planner.plan.generators):
             run.act(-1)
             for node in self.nodes:
                 if node not in self.steady:
@@ -261,7 +261,7 @@ class DifferentiableReplay:
         """The gradients of a number by some tensors; zeros where it does not depend on one."""
         if not measured.requires_grad and (self.cut or self.left):
             raise UsageError(
-                f"no gradient passes through the run: {where(self.graph, (self.cut or self.left)[0])} ran without "
+                f"no gradient passes through the run: {node_text(self.graph, (self.cut or self.left)[0])} ran without "
                 "gradients (torch.no_grad, a custom autograd.Function, compiled code); occlusion needs none"
             )
         if not measured.requires_grad:
@@ -378,7 +378,7 @@ class _Pass(Replay):
             raise
         except Exception as error:
             raise UsageError(
-                f"{where(self.graph, node)} does not run on these values: {type(error).__name__}: {error}"
+                f"{node_text(self.graph, node)} does not run on these values: {type(error).__name__}: {error}"
             ) from error
 
     def _run(self, node: int, states: dict[int, Any] | None) -> None:
@@ -440,7 +440,7 @@ class _Pass(Replay):
         written = [tensors[-1 - slot] for slot in slots if slot < 0]
         fresh = [t for t in flat(result) if not any(t is other for other in written)]
         if max(slots, default=-1) >= len(fresh):
-            raise CheckFailed(f"{where(graph, node)} returned {len(fresh)} tensors")
+            raise CheckFailed(f"{node_text(graph, node)} returned {len(fresh)} tensors")
         return [
             (value, tensors[-1 - slot] if slot < 0 else fresh[slot]) for slot, value in zip(slots, values)
         ]

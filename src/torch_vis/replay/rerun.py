@@ -34,12 +34,12 @@ from torch_vis.replay.edited_replay import (
     Basis,
     Diverged,
     EditedReplay,
-    LeftValues,
+    Escapes,
     RunLayout,
     memory_taken,
 )
 from torch_vis.replay.held_run import input_values, refused_sizes
-from torch_vis.replay.replay import Replay, ReplayPlan, where
+from torch_vis.replay.replay import Replay, ReplayPlan, node_text
 from torch_vis.replay.slicing import (
     ReplayTarget,
     TargetFinder,
@@ -157,7 +157,7 @@ class RunPlanner:
         self.plan = ReplayPlan(graph, held)
         self.layout = RunLayout(graph, self.plan)
         self.finder = TargetFinder(graph, held, settings)
-        self.left = LeftValues(graph, held, self.plan)
+        self.escapes = Escapes(graph, held, self.plan)
         self._targets: dict[Any, list[ReplayTarget]] = {}
         self._schedules: dict[Any, Schedule] = {}
         self._acts: dict[Any, Any] = {}
@@ -227,9 +227,9 @@ class RunPlanner:
             touched = touched | self.touched_by(target)
         goals = [r for r in results if not (inputs or patched) or _rests_on(graph, r, touched)]
         deciding = [node for node in _left(graph, touched) if node in self.held.python_values]
-        watched = self.left.changed_before(touched)
-        looked_at = {node for escape in watched for node in self.left.makers(escape)}
-        looked_at.update(deciding, self.left.deciding(touched))
+        watched = self.escapes.changed_before(touched)
+        looked_at = {node for escape in watched for node in self.escapes.makers(escape)}
+        looked_at.update(deciding, self.escapes.deciding(touched))
         needed = needed_nodes(graph, goals, kept, patched, sorted(looked_at))
         if from_basis:
             needed = only_touched(graph, self.plan, needed, touched, kept, patched, sorted(looked_at))
@@ -287,7 +287,7 @@ def execute(
     with keeper(graph, rows, request.to) as sink:
         run = EditedReplay(graph, held, plan, planner.layout, sink, kept, patches)
         run.deciding = schedule.deciding
-        run.watch(schedule.watched, planner.left)
+        run.watch(schedule.watched, planner.escapes)
         names = {value: name for name, value in given.items()}
         run.give({value: request.inputs[name] for name, value in given.items()}, names)
         if basis is not None:
@@ -303,9 +303,9 @@ def execute(
         refused = getattr(sink, "refused", ())
     rerun.limits = _limits(graph, held, schedule.touched, run.otherwise)
     inputs = {} if basis is not None else request.inputs
-    changed = [*run.left_otherwise, *planner.left.changed_after(schedule.touched)]
-    changed += [escape for escape in held.escapes if planner.left.is_another_input(escape, inputs)]
-    rerun.limits += tuple(planner.left.sentences(changed, schedule.touched, schedule.needed))
+    changed = [*run.left_otherwise, *planner.escapes.changed_after(schedule.touched)]
+    changed += [escape for escape in held.escapes if planner.escapes.is_another_input(escape, inputs)]
+    rerun.limits += tuple(planner.escapes.sentences(changed, schedule.touched, schedule.needed))
     rerun.limits += _partly_replaced(graph, [target for target, _ in patches])
     if refused:
         rerun.limits += (f"not written, safetensors has no form for them: {', '.join(refused)}",)
@@ -355,7 +355,7 @@ def _left(graph: Graph, touched: Any) -> list[int]:
         if touched[graph.in_value[slice(*graph.input_span(node))]].any():
             if graph.node_flags[node] & Flag.OPAQUE:
                 raise UsageError(
-                    f"{where(graph, node)} could not be looked into when it was recorded, and cannot be run"
+                    f"{node_text(graph, node)} could not be looked into when it was recorded, and cannot be run"
                 )
             nodes.append(node)
     return nodes
@@ -372,7 +372,7 @@ def _limits(graph: Graph, held: KeptTensors, touched: Any, otherwise: Mapping[in
         else:
             values = ""
         sentences.append(
-            f"a value left for Python at {where(graph, node)}{values}: what was decided by it is as recorded"
+            f"a value left for Python at {node_text(graph, node)}{values}: what was decided by it is as recorded"
         )
     gives = [
         node
@@ -382,7 +382,7 @@ def _limits(graph: Graph, held: KeptTensors, touched: Any, otherwise: Mapping[in
     if gives:
         sentences.append(
             f"what other ranks sent is as recorded, though they are given something else now: "
-            f"{many(len(gives), 'node')}, the first {where(graph, gives[0])}"
+            f"{many(len(gives), 'node')}, the first {node_text(graph, gives[0])}"
         )
     return tuple(sentences)
 
@@ -396,7 +396,8 @@ def _partly_replaced(graph: Graph, targets: Sequence[ReplayTarget]) -> tuple[str
                 nodes = graph.in_node[np.isin(graph.in_value, memory_taken(graph, value))].tolist()
                 takers |= {node for node in nodes if node > target.after and target.sight.new(node)}
     return tuple(
-        f"{where(graph, node)} took memory of which a part was replaced, with what else lies there: that is as recorded"
+        f"{node_text(graph, node)} took memory of which a part was replaced, "
+        "with what else lies there: that is as recorded"
         for node in sorted(takers)
     )
 

@@ -19,7 +19,7 @@ from torch_vis.errors import UsageError, no_match
 from torch_vis.progress import progress
 from torch_vis.replay.differentiable import DifferentiableReplay, ForwardPass, ValueChange, change_of
 from torch_vis.replay.held_run import HeldRun
-from torch_vis.replay.replay import where
+from torch_vis.replay.replay import node_text
 from torch_vis.replay.slicing import ReplayTarget, full_index
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.charts.maps import ColoredText, MapPicture, NumberGrid, Overlay
@@ -734,7 +734,9 @@ class AttributionReport(AttributedMaps):
         self._inputs = subject.inputs
         self._tokens = tokens
         self._left = subject.forward.left_at
-        self._cut = [] if method == "occlusion" else [where(run.graph, node) for node in subject.forward.cut]
+        self._cut = (
+            [] if method == "occlusion" else [node_text(run.graph, node) for node in subject.forward.cut]
+        )
         if tokens is not None:
             for values in self.maps.values():
                 if values.dim() > 1:

@@ -14,7 +14,7 @@ from torch_vis.analysis.ranks.world import RankAgreement, World
 from torch_vis.graph.graph import Graph
 from torch_vis.ops.collectives import WAIT_TENSOR, collective
 from torch_vis.replay.held_run import HeldRun
-from torch_vis.replay.replay import quiet
+from torch_vis.replay.replay import replay_context
 from torch_vis.replay.stepper import Stepper
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Contents:
                 same = graph.nodes[node].outputs[0].type.dtype == returned.dtype
                 parts[node] = part_of(view, returned.numel) if same else None
 
-        with quiet(stepper.plan.generators):
+        with replay_context(stepper.plan.generators):
             for _ in stepper.steps(before):
                 pass
         for node, place in places.items():

@@ -46,7 +46,7 @@ ZEROING = "Optimizer.zero_grad#"
 # stands for a tensor in the key by which equal calls are recognised
 SLOT = object()
 # types of arguments that go into that key as they are
-LITERALS = frozenset({int, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
+KEY_LITERALS = frozenset({int, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
 
 
 class RecordMode(TorchDispatchMode):
@@ -292,7 +292,7 @@ class RecordMode(TorchDispatchMode):
 
     def _add_argument(self, arg: Any, arg_type: type, key: list[Any], numbers: list[int]) -> None:
         """Add an argument that is not a plain positional tensor or integer to the key of a call."""
-        if arg_type in LITERALS:
+        if arg_type in KEY_LITERALS:
             key.append(arg)
         elif arg_type is float:
             key.append((arg_type, arg or repr(arg)))
