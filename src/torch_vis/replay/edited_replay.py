@@ -55,7 +55,7 @@ class Diverged(Exception):
 
 
 class Basis(NamedTuple):
-    """Every block of memory of a run as the run left it, the random states that it drew from, and its inputs."""
+    """A finished run that another can start from: its memory as it left it, its random states, inputs and results."""
 
     memory: dict[int, torch.UntypedStorage]
     objects: dict[int, torch.Tensor]
