@@ -36,7 +36,7 @@ import torch_vis as tv
 from tests.kit.page import page_data, world_data
 from tests.kit.ranks import fake_group, training_step
 from tests.zoo import ZOO, seed_everything
-from torch_vis.graph.record import Limit
+from torch_vis.graph.run import Limit
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "tests" / "snapshots"
