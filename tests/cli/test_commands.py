@@ -247,6 +247,16 @@ def test_files_of_weights_in_every_command(cli: Server, folder: Path) -> None:
         assert f"torch-vis summary {name}" in done.err
 
 
+def test_compare_a_saved_trace_with_a_model(cli: Server) -> None:
+    """The options of a model are those of the one that is none; of two traces they still are a mistake."""
+    words = ("--input", "2x8")
+    assert cli("compare", "net.tvz", "net.py:make_model", *words, "--backward").code == 0
+    changed = cli("compare", "net.tvz", "net.py:make_wide", *words, "--backward")
+    assert changed.code == 1 and "Linear(8, 16) → Linear(8, 32)" in changed.out, changed
+    refused = cli("compare", "net.tvz", "wide.tvz", *words)
+    assert refused.code == 2 and "a trace that was made already; --input is for models" in refused.err
+
+
 def test_compare_files_of_weights(cli: Server, folder: Path) -> None:
     import torch
 

@@ -87,7 +87,8 @@ def test_every_row_is_of_a_sentence() -> None:
     [
         (
             "report gradients net.py:make_model -i 2x8",
-            "this trace has no backward pass: add --backward or --loss",
+            "this trace has no backward pass: add --backward or --loss; where NaN and infinity appear in forward, "
+            "torch-vis report health says as it is",
         ),
         (
             "report time net.py:make_model -i 2x8 --fake",

@@ -87,7 +87,7 @@ class Selection(Report):
                 rows.append((name, row.op, gives, "" if row.site is None else row.site.short))
             else:
                 rows.append((name, row.type, self._returned(row), ""))
-        return [Listing("matches", fields, rows, most=60)]
+        return [Listing("matches", fields, rows, most=60, heading="Matches")]
 
     def _returned(self, scope: Scope) -> str:
         """What a call returned, where the trace holds that."""
@@ -176,7 +176,7 @@ class SweepReport(MapReport):
     def title(self) -> str:  # type: ignore[override]
         """What was swept over."""
         over = f" × {len({row.column for row in self.rows})} {self.columns_are}s" if self.columns_are else ""
-        return f"sweep over {many(len(self.places), 'place')}{over}"
+        return f"Sweep over {many(len(self.places), 'place')}{over}"
 
     def facts(self) -> Mapping[str, str]:
         """The measure without a change, and the place with the largest effect."""
@@ -191,7 +191,7 @@ class SweepReport(MapReport):
         fields = [Field("place", "place"), Field("column", self.columns_are or "column", str)]
         fields += [Field("value", "measure", "{:.6g}".format), Field("effect", "effect", "{:+.6g}".format)]
         rows = sorted(self.rows, key=lambda row: -abs(row.effect))
-        return [Listing("places", tuple(fields), rows)]
+        return [Listing("places", tuple(fields), rows, heading="Places")]
 
     def grid(self) -> tuple[list[str], list[int | None], list[list[float]]]:
         """The effects as a grid: places, columns, and a row of numbers for each place; NaN where none was tried."""

@@ -32,7 +32,7 @@ IN_FLAGS: tuple[tuple[str, str], ...] = (
     (r"\bmore in t\.limits", "more with --json"),
     (r"\bt\.breaks\b", f"{PROGRAM} breaks"),
     (
-        r"(?:\bt\.)?\b(summary|memory|time|gradients|fusion|partition|roofline|latency|communication|"
+        r"(?:\bt\.)?\b(summary|memory|time|gradients|health|fusion|partition|roofline|latency|communication|"
         r"attribute|attention|logit_lens|relevance)\(\)",
         rf"{PROGRAM} report \1",
     ),

@@ -210,8 +210,13 @@ def give(source: Source, options: Any, out: Output) -> int:
     return 0
 
 
-def trace_of(options: Any, command: str, *, keep: bool = False, word: str | None = None) -> Trace:
-    """The trace that the options name, for a command: loaded, or made now."""
+def trace_of(
+    options: Any, command: str, *, keep: bool = False, word: str | None = None, beside_model: bool = False
+) -> Trace:
+    """The trace that the options name, for a command: loaded, or made now.
+
+    ``beside_model``: the options of a model may be given with a file as well, since they are those of another word.
+    """
     word = word if word is not None else options.target
     refuse(command, word)
     if not is_trace(word):
@@ -219,6 +224,6 @@ def trace_of(options: Any, command: str, *, keep: bool = False, word: str | None
     if model_spec.has_model(options):
         raise UsageError(f"one thing at a time, not the file {word!r} and a model of a library")
     for flag in ("input", "backward", "loss", "fake", "via", "repeat"):
-        if getattr(options, flag, None):
+        if getattr(options, flag, None) and not beside_model:
             raise UsageError(f"{word} is a trace that was made already; --{flag} is for models")
     return load(str(word))

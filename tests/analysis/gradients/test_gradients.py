@@ -156,6 +156,14 @@ def test_gradients_of_tensors_that_are_no_parameters() -> None:
     assert list(gradients(t.graph)) == ["x"]
 
 
+def test_without_backward_the_error_names_what_finds_nan_in_forward() -> None:
+    trace = tv.trace(lambda x: (x - x) / (x - x), torch.ones(2))
+    with pytest.raises(tv.errors.UsageError, match=r"backward=True or loss=….*t\.health\(\)"):
+        trace.gradients()
+    origin = trace.health().nan_origin
+    assert origin is not None and origin.name.startswith("div")
+
+
 def test_sparse_gradients_and_gradients_of_gradients() -> None:
     table = nn.Embedding(5, 3, sparse=True)
 

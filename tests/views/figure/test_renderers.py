@@ -340,6 +340,16 @@ def test_what_is_hidden_is_bridged_and_what_is_meant_alone_is_there(stack: tv.Tr
     assert not scene(stack, FigureOptions(legend=False)).legend
 
 
+def test_a_choice_that_leaves_nothing_is_refused(stack: tv.Trace) -> None:
+    for renderer in ("svg", "matplotlib"):
+        with pytest.raises(
+            tv.errors.UsageError, match=r"nothing is left to draw with hide='body\*\*' and only='body'"
+        ):
+            stack.figure(renderer, hide="body**", only="body")
+    with pytest.raises(tv.errors.UsageError, match=r"nothing is left to draw with hide='\*\*'"):
+        stack.figure("svg", hide="**")
+
+
 def test_a_choice_that_names_nothing_is_refused(stack: tv.Trace) -> None:
     with pytest.raises(tv.errors.NoMatch, match=r"Dropuot.*did you mean 'Dropout'"):
         stack.figure("svg", hide="Dropuot")

@@ -44,6 +44,18 @@ def test_the_first_screen(model: Net) -> None:
     drive(model, steps)
 
 
+def test_a_terminal_of_80_columns_shows_the_time() -> None:
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    trace = tv.trace(torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), torch.randn(2, 5, 16))
+
+    async def steps(app: Any, pilot: Any) -> None:
+        await pilot.resize_terminal(80, 24)
+        await settle(app, pilot)
+        assert {"params", "time"} <= set(app.tree_view.in_sight()), screen(app)
+
+    drive(trace, steps)
+
+
 def test_moving_opening_and_closing(model: Net) -> None:
     async def steps(app: Any, pilot: Any) -> None:
         tree = app.tree_view

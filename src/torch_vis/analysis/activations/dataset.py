@@ -313,7 +313,7 @@ class ActivationSet(Report):
     @property
     def title(self) -> str:  # type: ignore[override]
         """What it is of."""
-        return f"activations of {self.meta.get('model', 'a model')}"
+        return f"Activations of {self.meta.get('model', 'a model')}"
 
     def facts(self) -> Mapping[str, str]:
         """How many samples, and whether that is all."""
@@ -338,7 +338,7 @@ class ActivationSet(Report):
             )
             for name, array in self._arrays.items()
         ]
-        return [Listing("arrays", fields, rows)]
+        return [Listing("arrays", fields, rows, heading="Arrays")]
 
     def notes(self) -> Sequence[str]:
         """What to know of the run."""

@@ -52,7 +52,7 @@ class AttentionRow(NamedTuple):
 class AttentionReport(MapReport):
     """Attention weights by module: ``report["h.5.attn"]`` is samples × heads × queries × keys."""
 
-    title = "attention"
+    title = "Attention"
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class AttentionReport(MapReport):
             Field("diagonal", "to itself", number),
             Field("previous", "to the one before", number),
         )
-        return [Listing("heads", fields, self.rows, most=24)]
+        return [Listing("heads", fields, self.rows, most=24, heading="Heads")]
 
     def charts(self) -> Mapping[str, Any]:
         """The heads of each module side by side, tokens × tokens; ``mean`` has all modules."""

@@ -129,7 +129,7 @@ class EdgeReport(MapReport):
     @property
     def title(self) -> str:  # type: ignore[override]
         """Between what the edges are."""
-        return f"edges between {'operations' if self.between is None else self.between}"
+        return f"Edges between {'operations' if self.between is None else self.between}"
 
     def facts(self) -> Mapping[str, str]:
         """What is measured in both runs."""
@@ -148,7 +148,7 @@ class EdgeReport(MapReport):
             Field("exact", "effect", lambda item: "" if item is None else number(item)),
         )
         rows = [(row.sender, row.receiver, row.estimate, row.exact) for row in self.rows]
-        return [Listing("edges", fields, rows, most=20)]
+        return [Listing("edges", fields, rows, most=20, heading="The edges that matter most")]
 
     def notes(self) -> Sequence[str]:
         """What an estimate is."""

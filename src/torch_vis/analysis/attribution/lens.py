@@ -37,7 +37,7 @@ class LensRow(NamedTuple):
 class LogitLensReport(MapReport):
     """The guesses after each layer: ``report["h.5"]`` has the logits, ``rows`` the first guesses, ``figure`` a grid."""
 
-    title = "logit lens"
+    title = "Logit lens"
 
     def __init__(
         self,
@@ -152,11 +152,8 @@ class LogitLensReport(MapReport):
         rows = self.rows
         ends = {row.position for row in rows[-1:]}
         chosen = [row for row in rows if row.position in ends]
-        return [
-            Listing(
-                "last position" if len(ends) < len({r.position for r in rows}) else "guesses", fields, chosen
-            )
-        ]
+        title = "last position" if len(ends) < len({r.position for r in rows}) else "guesses"
+        return [Listing(title, fields, chosen, heading=title.capitalize())]
 
     def charts(self) -> Mapping[str, Any]:
         """Layers × positions, each cell with its first guess and coloured by its probability."""
@@ -171,7 +168,7 @@ class LogitLensReport(MapReport):
             texts.append([self._decode(int(index)) for index in indices])
         columns = token_names(self._tokens if len(numbers[0]) > 1 else None, len(numbers[0]))
         grid = NumberGrid("", numbers[::-1], self.names[::-1], columns, "after", "position", texts[::-1])
-        return MapPicture("logit lens: first guess, coloured by its probability", [grid])
+        return MapPicture("Logit lens: first guess, coloured by its probability", [grid])
 
 
 def _repeated(planner: RunPlanner) -> list[ReplayTarget]:

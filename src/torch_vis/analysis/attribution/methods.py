@@ -595,7 +595,7 @@ class AttributedMaps(MapReport):
         )
         rows = [row for name in self.names for row in self._rows(name)]
         rows.sort(key=lambda row: -abs(row.attribution))
-        return [Listing("largest", fields, rows[:200], most=20)]
+        return [Listing("largest", fields, rows[:200], most=20, heading="The largest attributions")]
 
     def _rows(self, name: str) -> list[AttributionRow]:
         array = self.array(name)
@@ -680,7 +680,7 @@ class AttributedMaps(MapReport):
 class AttributionReport(AttributedMaps):
     """What is attributed to inputs or activations; ``maps`` has it element by element, ``figure`` draws it."""
 
-    title = "attribution"
+    title = "Attribution"
 
     def __init__(
         self,

@@ -91,7 +91,10 @@ class GradientsReport(Report):
         # Paths of modules that the run did not use, with the number of their parameters.
         unused: Mapping[str, int] | None = run.meta.get("unused_parameters")
         if not (graph.node_phase == Phase.BACKWARD).any():
-            raise UsageError("this trace has no backward pass: trace with backward=True or loss=…")
+            raise UsageError(
+                "this trace has no backward pass: trace with backward=True or loss=…; where NaN and infinity appear in "
+                "forward, t.health() says as it is"
+            )
         self.graph = graph
         """The graph of the run."""
         self._complete = gradients(graph)

@@ -369,7 +369,7 @@ class RelevanceReport(AttributedMaps):
     ``columns`` has the figure of each operation, for ``t.with_metrics(report)`` and the page's heat map.
     """
 
-    title = "relevance"
+    title = "Relevance"
 
     def __init__(
         self,
@@ -449,7 +449,10 @@ class RelevanceReport(AttributedMaps):
             Field("rule", "rule"),
         ]
         rows = [tuple(getattr(row, field.name) for field in fields) for row in self.rows]
-        return [*super().listings(), Listing("operations", tuple(fields), rows, most=30)]
+        return [
+            *super().listings(),
+            Listing("operations", tuple(fields), rows, most=30, heading="Operations"),
+        ]
 
 
 def graph_relevance(

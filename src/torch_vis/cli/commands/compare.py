@@ -72,7 +72,11 @@ def run(options: Any, out: Output) -> int:
         raise UsageError("--tolerance is for numbers: add --numbers or --only-numbers")
     if all(map(targets.is_weights, options.target)):
         return _weights(options, out)
-    before, after = (trace_of(options, "compare", keep=with_numbers, word=word) for word in options.target)
+    any_model = not all(map(targets.is_trace, options.target))
+    before, after = (
+        trace_of(options, "compare", keep=with_numbers, word=word, beside_model=any_model)
+        for word in options.target
+    )
     result = tv.compare(before, after)
     if with_numbers:
         return _numbers(result, options, out)

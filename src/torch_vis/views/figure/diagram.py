@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from torch_vis.errors import UsageError
 from torch_vis.graph import Graph
 from torch_vis.graph.flow import bases, roots
 from torch_vis.graph.schema import Kind, Phase, Role
@@ -94,7 +95,18 @@ def diagram(graph: Graph, options: FigureOptions, added: Iterable[Iterable[int]]
         column, item_nodes = _column(graph, tree, int(phase), named)
         columns.append(column)
         nodes.append(item_nodes)
+    if (options.hide or options.only) and not any(_shows_work(column) for column in columns):
+        named_options = [name for name in ("hide", "only") if getattr(options, name)]
+        raise UsageError(
+            f"nothing is left to draw with {' and '.join(f'{n}={getattr(options, n)!r}' for n in named_options)}: "
+            "name less in hide, or more in only"
+        )
     return Diagram(graph, options, columns, nodes)
+
+
+def _shows_work(column: PhaseColumn) -> bool:
+    """Whether something else than inputs and outputs is shown."""
+    return any(not item.hidden and item.kind not in ("input", "output") for item in column.items)
 
 
 def _column(graph: Graph, tree: FigureTree, phase: int, named: ItemNames) -> tuple[PhaseColumn, list[Any]]:
