@@ -204,6 +204,11 @@ def test_torch_jit_trace_inside_works_where_a_number_was_a_constant() -> None:
     t.check()
     assert torch.equal(t.run(x).output, plain)
 
+    def sizes_alone(x: Tensor) -> Tensor:
+        return torch.jit.trace(lambda x: x * int(x.shape[0]), (x,), check_trace=False)(x)  # type: ignore[no-any-return]
+
+    assert tv.trace(sizes_alone, x, fake=True).output.shape == x.shape
+
     class Model(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return traced_by_jit(x).relu()
