@@ -24,7 +24,7 @@ from torch_vis.errors import MissingExtra, UsageError, no_match
 from torch_vis.formats import renderer_called, writer
 from torch_vis.graph.io.atomic import PathLike
 from torch_vis.graph.metrics import Column
-from torch_vis.graph.run import Run, without_source
+from torch_vis.graph.run import Run, query_of, without_source
 from torch_vis.graph.subset import calls_alone
 from torch_vis.graph.text import inert, many, shortened
 from torch_vis.replay.held_run import HeldRun
@@ -453,7 +453,7 @@ class Trace(HeldRun):
         calls = [scope.index for scope in self.graph.scopes if scope.path == path and scope.kind == "module"]
         if not calls:
             around = self.graph.tree.parent.tolist()
-            chosen = set(self.graph.query().calls(path))
+            chosen = set(query_of(self).calls(path))
             calls = [scope for scope in sorted(chosen) if not _inside(scope, chosen, around)]
         return Trace.of(calls_alone(self, calls), error=self.error)
 

@@ -41,3 +41,21 @@ def test_a_name_that_no_module_has_is_answered_with_modules() -> None:
     assert str(caught.value) == "no module or operation 'layers.3'; there are: '0', '1'"
     with pytest.raises(NoMatch, match="did you mean 'softmax'"), tv.live(model, keep="softmaxx"):
         pass
+
+
+def test_patch_from_takes_a_slice_of_what_was_kept_as_a_whole() -> None:
+    """Two prompts of different lengths, the last position of one put into the other."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+    short, long = torch.randn(1, 2, 3), torch.randn(1, 5, 3)
+    with tv.live(model, keep="0") as source:
+        model(short)
+    expected = model[0](long)
+    expected[:, -1] = model[0](short)[:, -1]
+    patch = {"0[:, -1]": tv.edit.patch_from(source)}
+    with tv.live(model, replace=patch):
+        assert torch.equal(model(long), expected.relu())
+    t = tv.trace(model, long)
+    assert torch.equal(t.run(replace=patch).output, expected.relu())
+    assert torch.equal(t.run(replace={"0[:, -1]": tv.edit.patch_from(source.kept)}).output, expected.relu())
+    with pytest.raises(UsageError, match=r"did not keep '1.*'; it kept '0'"):
+        t.run(replace={"1[:, -1]": tv.edit.patch_from(source)})

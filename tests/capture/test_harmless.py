@@ -188,3 +188,32 @@ def test_no_warnings_are_added() -> None:
         warnings.simplefilter("always")
         traced_run(case)
     assert [str(w.message) for w in traced] == [str(w.message) for w in plain]
+
+
+def traced_by_jit(x: Tensor) -> Tensor:
+    return torch.jit.trace(lambda x: x * x.sum().item() * int(x.shape[0]), (x,), check_trace=False)(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torch_jit_trace_inside_works_where_a_number_was_a_constant() -> None:
+    """The constants of its graph are numbers to a dispatch mode, also where the operator takes a tensor."""
+    x = torch.arange(6.0).reshape(2, 3)
+    plain = traced_by_jit(x)
+    t = tv.trace(traced_by_jit, x)
+    assert torch.equal(t.output, plain)
+    t.check()
+    assert torch.equal(t.run(x).output, plain)
+
+    def sizes_alone(x: Tensor) -> Tensor:
+        return torch.jit.trace(lambda x: x * int(x.shape[0]), (x,), check_trace=False)(x)  # type: ignore[no-any-return]
+
+    assert tv.trace(sizes_alone, x, fake=True).output.shape == x.shape
+
+    class Model(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return traced_by_jit(x).relu()
+
+    model = Model()
+    with tv.live(model, keep="op:relu") as run:
+        model(x)
+    assert torch.equal(run.kept["/relu:0"][0], plain.relu())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -335,3 +337,56 @@ def test_another_value_beside_the_tensors_is_refused(recorded: Any, other: Any) 
     t.run(torch.zeros(2), recorded)
     with pytest.raises(UsageError, match="another value may be another program"):
         t.run(torch.zeros(2), other)
+
+
+class Tied(nn.Module):
+    """Modules with several paths: one as it is, one in another that has two itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tied = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        self.t2 = self.tied
+        self.head = nn.ModuleDict({"fc": self.tied[0]})
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.t2(x).sum(-1)  # type: ignore[no-any-return]
+
+
+def test_a_module_with_two_paths_has_both(tmp_path: Path) -> None:
+    model, x = Tied(), torch.randn(2, 4)
+    t = tv.trace(model, x)
+    for second, first in (
+        ("t2", "tied"),
+        ("t2.0", "tied.0"),
+        ("head.fc", "tied.0"),
+        ("t2.0.input", "tied.0.input"),
+    ):
+        assert t.select(second).names == t.select(first).names == [first]
+        assert t.run(keep=second).kept[second] is not None
+        zeroed = t.run(replace={second: tv.edit.zero()}).output
+        assert torch.equal(zeroed, t.run(replace={first: tv.edit.zero()}).output)
+        with tv.live(model, replace={second: tv.edit.zero()}):
+            assert torch.equal(zeroed, model(x))
+    assert len(t.part("t2").graph) == len(t.part("tied").graph)
+    t.save(tmp_path / "run.tvz")
+    assert tv.load(tmp_path / "run.tvz").select("t2").names == ["tied"]
+    with pytest.raises(NoMatch, match="no module or operation 't3'"):
+        t.select("t3")
+
+
+def test_a_view_whose_memory_is_copied_past_it_names_what_to_replace() -> None:
+    class Copying(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.view = nn.Flatten(0)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = x * 2
+            return copy.deepcopy(self.view(h)) + 1
+
+    x = torch.arange(6.0).view(2, 3)
+    t = tv.trace(Copying(), x)
+    for name in ("view", "op:view"):
+        with pytest.raises(UsageError, match=r"reads its memory past it.* 'mul#0'"):
+            t.run(replace={name: tv.edit.zero()})
+    assert torch.equal(t.run(replace={"mul#0": tv.edit.zero()}).output, torch.ones(6))

@@ -17,7 +17,7 @@ from torch_vis.capture.edits import check_replacement
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Node, Scope
 from torch_vis.graph.query.selector import selector
-from torch_vis.graph.run import Run
+from torch_vis.graph.run import Run, query_of
 from torch_vis.graph.text import many
 from torch_vis.progress import progress
 from torch_vis.replay.held_run import HeldRun
@@ -46,7 +46,7 @@ class Selection(Report):
         self.names: list[str] = []
         """Their names, which are selectors themselves."""
         graph = run.graph
-        for match in graph.query().matches(wanted):
+        for match in query_of(run).matches(wanted):
             for row in match.rows.tolist():
                 if match.is_operation:
                     node = graph.nodes[row]

@@ -9,12 +9,14 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree
 
 from torch_vis.errors import UsageError, no_match
+from torch_vis.graph.query.selector import first_path
 
 
 def named_tensors(item: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
@@ -264,7 +266,13 @@ class KeptByName(dict[str, Any]):
     1
     """
 
+    # further paths of modules, each with the one that is a name here
+    second_paths: Mapping[str, str] = MappingProxyType({})
+
     def __missing__(self, name: Any) -> Any:
+        first = first_path(name, self.second_paths) if isinstance(name, str) else None
+        if first is not None and first in self:
+            return self[first]
         return self[end_of_one(name, self)]
 
 

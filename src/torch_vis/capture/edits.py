@@ -14,6 +14,7 @@ import torch
 
 from torch_vis.capture.containers import named_tensors
 from torch_vis.errors import UsageError
+from torch_vis.graph.query.selector import selector
 
 
 class EditPlace(NamedTuple):
@@ -183,7 +184,7 @@ def patch_from(run: Any) -> Edit:
     """What another run has in the same place: activation patching.
 
     ``run`` is what ``t.run(..., keep="all")``, ``tv.live(..., keep=…)`` or ``tv.trace(..., keep=…)`` gave, with this
-    place among what it kept, or its ``kept``.
+    place among what it kept, or its ``kept``; of a slice, the whole will do.
 
     >>> import torch, torch_vis as tv
     >>> t = tv.trace(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), torch.ones(1, 3))
@@ -212,6 +213,13 @@ def _kept_at(run: Any, place: EditPlace, tensor: torch.Tensor) -> torch.Tensor:
         raise UsageError(
             f"patch_from() takes a run that kept something, or its kept, not {type(run).__name__}"
         )
+    index = None
+    if place.name not in kept:
+        # a slice of what was kept as a whole; a head is no slice of what its module returns
+        branch = selector(place.name).branches[0] if place.name.endswith("]") else None
+        whole = place.name.rpartition("[")[0]
+        if branch is not None and branch.index is not None and branch.head is None and whole in kept:
+            place, index = place._replace(name=whole), branch.index
     if place.name not in kept:
         names = ", ".join(map(repr, list(kept)[:6])) or "nothing"
         raise UsageError(f"patch_from(): the other run did not keep {place.name!r}; it kept {names}")
@@ -225,6 +233,7 @@ def _kept_at(run: Any, place: EditPlace, tensor: torch.Tensor) -> torch.Tensor:
     first = next((part for _, part in named_tensors(there)), None)
     if first is None:
         raise UsageError(f"patch_from(): what the other run kept of {place.name!r} holds no tensor")
+    first = sliced(first, index, place.name)
     if first.shape != tensor.shape:
         raise UsageError(
             f"patch_from(): {place.name!r} has shape {list(tensor.shape)} here and {list(first.shape)} in the other run"

@@ -74,6 +74,7 @@ from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.run import Limit, Run
 from torch_vis.graph.schema import Site
 from torch_vis.ops.higher_order import TABLE
+from torch_vis.ops.schemas import numbers_as_tensors
 
 CPU = torch.device("cpu")
 MODULES = tuple(os.path.join(TORCH, part) + os.sep for part in ("nn", "optim", "ao", "amp"))
@@ -416,6 +417,7 @@ class TwinMode(TorchDispatchMode):
             with modes_aside(), self.twins.world:
                 return func(self.twins.of(args[0]))
         world = self.twins.world
+        args = numbers_as_tensors(func, args)
         for item in args:
             if type(item) not in LITERALS and not (type(item) is FakeTensor and item.fake_mode is world):
                 args = tuple(self._stand_ins(item) for item in args)

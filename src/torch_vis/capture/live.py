@@ -57,6 +57,7 @@ from torch_vis.graph.query.selector import (
     selector,
 )
 from torch_vis.ops.schemas import argument_names as schema_names
+from torch_vis.ops.schemas import numbers_as_tensors
 
 OTHER_THREADS = (
     "calls of the model on other threads: operations and edges are met on the thread that entered the block"
@@ -251,6 +252,7 @@ class TapMode(TorchDispatchMode):
         for tap, place in due:
             if tap.branch.port == "input":
                 args = self._input(tap, place, func, args)
+        args = numbers_as_tensors(func, args)
         out = func(*args, **kwargs)
         for tap, place in due:
             if tap.branch.port != "input":

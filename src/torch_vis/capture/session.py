@@ -460,7 +460,22 @@ class Capture(Context["Capture"]):
             if row.kind == "module" and isinstance(row.owner, torch.nn.Module)
         ]
         steps = {"optimizers": list(rec.steps.values())} if rec.steps else {}
-        return {"settings": module_settings(called) | steps} if called or steps else {}
+        second = self._second_paths(paths) if called else {}
+        also = {"second_paths": second} if second else {}
+        return {"settings": module_settings(called) | steps | also} if called or steps else {}
+
+    def _second_paths(self, paths: dict[int, str]) -> dict[str, str]:
+        """Further paths of modules that were called, each with the path that the graph has."""
+        modules = self.recorder.modules
+        first = {id(modules[number].owner): path for number, path in paths.items() if path}
+        second: dict[str, str] = {}
+        for prefix, root in self.roots:
+            for name, parent in root.named_modules():
+                for part, module in parent._modules.items():
+                    path = ".".join(word for word in (prefix, name, part) if word)
+                    if id(module) in first and first[id(module)] != path:
+                        second[path] = first[id(module)]
+        return second
 
     def _meta(self, graph: Graph) -> dict[str, Any]:
         unused = unused_parameters(graph, chain(*self._named_parameters))

@@ -420,13 +420,17 @@ class Graph(Columns):
         numbers = find(self, query, path=path, op=op, phase=phase, dtype=dtype, flag=flag)
         return Rows(self, Node, numbers)
 
-    def query(self, *kinds: str) -> GraphQuery:
-        """What answers selectors on this graph; ``kinds`` are those of scopes that can be named, modules by default."""
+    def query(self, *kinds: str, second_paths: Mapping[str, str] | None = None) -> GraphQuery:
+        """What answers selectors on this graph; ``kinds`` are those of scopes that can be named, modules by default.
+
+        ``second_paths`` has further paths of modules, each with the one that the graph has.
+        """
         return GraphQuery(
             self,
             node=lambda index: Node(self, index),
             scope=lambda index: Scope(self, index),
             kinds=kinds or ("module",),
+            second_paths=second_paths,
         )
 
     def check(self) -> None:

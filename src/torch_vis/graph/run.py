@@ -14,6 +14,7 @@ from torch_vis.graph.graph import Graph
 from torch_vis.graph.lifetimes import COLUMNS as MEMORY_COLUMNS
 from torch_vis.graph.lifetimes import Lifetimes
 from torch_vis.graph.metrics import Metrics
+from torch_vis.graph.query.matching import GraphQuery
 from torch_vis.graph.schema import COLUMNS, TABLES, Phase
 
 LONGEST = 2000  # letters of a limit
@@ -103,6 +104,15 @@ class Limit(str):
         if not isinstance(results, list) or not all(isinstance(name, str) for name in results):
             raise ValueError("the results of a limit are no names")
         return cls(fields["text"], kind=kind, site=site, nodes=nodes, results=results)
+
+
+def query_of(run: Run) -> GraphQuery:
+    """What answers selectors on a run, by every path that a module of it has."""
+    settings = run.meta.get("settings")
+    paths = settings.get("second_paths") if isinstance(settings, Mapping) else None
+    known = paths if isinstance(paths, Mapping) else {}
+    texts = {second: first for second, first in known.items() if isinstance(first, str)}
+    return run.graph.query(second_paths=texts)
 
 
 def _limit(

@@ -14,6 +14,8 @@ from torch_vis.graph import Call, Slot
 from torch_vis.graph.call import short_name
 
 QUALIFIED = re.compile(r"\w+::\w+", re.ASCII)
+# The types of Python's numbers, and the element types that torch has for them.
+NUMBERS = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 _names: dict[str, tuple[str, ...]] = {}  # only of operators that are known: another may be registered later
 _defaults: dict[str, dict[str, Any]] = {}
 
@@ -64,6 +66,30 @@ def named_arguments(call: Call) -> list[tuple[str, Any]]:
         for position, argument in enumerate(call.args)
     ]
     return [*named, *call.kwargs]
+
+
+def numbers_as_tensors(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arguments with a tensor for each number that the operator itself would not take; the same tuple if there is none.
+
+    Torch gives a dispatch mode the number of a constant that `torch.jit` traced, whatever the operator takes.
+
+    >>> import torch
+    >>> numbers_as_tensors(torch.ops.aten.view.default, (2, []))
+    (tensor(2), [])
+    """
+    import torch
+
+    numbers = [position for position, argument in enumerate(args) if type(argument) in NUMBERS]
+    schema = getattr(func, "_schema", None) if numbers else None
+    if schema is None or torch._C._should_allow_numbers_as_tensors(schema.name.rpartition("::")[2]):
+        return args
+    replaced = list(args)
+    for position in numbers:
+        if str(schema.arguments[position].type) in ("Tensor", "Optional[Tensor]"):
+            dtype = getattr(torch, NUMBERS[type(args[position])])
+            replaced[position] = torch.scalar_tensor(args[position], dtype=dtype)
+            args = tuple(replaced)
+    return args
 
 
 def argument_defaults(op: str) -> dict[str, Any]:

@@ -262,10 +262,31 @@ class RunPlanner:
         numbers = list(wanted)
         for target in patched:
             if not self.touched_by(target)[numbers].any():
+                writer = self._writer_that_acts(target, numbers)
+                if writer is not None:
+                    raise UsageError(
+                        f"replacing {target.name!r} would not act: what follows reads its memory past it, as a deep "
+                        f"copy does; replace what wrote that memory, {writer!r}"
+                    )
                 raise UsageError(
                     f"replacing {target.name!r} would change nothing: no output, gradient or state of the run, and "
                     "nothing that is kept, depends on it"
                 )
+
+    def _writer_that_acts(self, target: ReplayTarget, wanted: list[int]) -> str | None:
+        """The last operation that wrote the memory of a target, by its name, if what is wanted depends on that."""
+        graph = self.graph
+        storages = graph.value_storage[list(target.values)]
+        on_memory = np.isin(graph.value_storage, storages) & (graph.value_producer >= 0)
+        for value in np.flatnonzero(on_memory)[::-1].tolist():
+            number = int(graph.value_producer[value])
+            if number > target.after or graph.node_flags[number] & Flag.VIEW:
+                continue
+            if not descendants(graph, {value})[wanted].any():
+                return None
+            node = graph.nodes[number]
+            return f"{node.path}/{node.name}#{number}".lstrip("/")
+        return None
 
 
 def execute(
@@ -299,7 +320,8 @@ def execute(
                 f"the recorded operations do not fit: {error}; what depends on the data (sizes, branches) is as "
                 "recorded, so trace again with these inputs"
             ) from error
-        rerun.kept = KeptByName(sink.kept)
+        rerun.kept = by_name = KeptByName(sink.kept)
+        by_name.second_paths = planner.finder.second_paths
         refused = getattr(sink, "refused", ())
     rerun.limits = _limits(graph, held, schedule.touched, run.otherwise)
     inputs = {} if basis is not None else request.inputs

@@ -78,7 +78,8 @@ class TargetFinder:
     def __init__(self, graph: Graph, held: KeptTensors, settings: Mapping[str, Any] | None = None) -> None:
         self.graph, self.held = graph, held
         self.settings = settings or {}
-        self.query = graph.query()
+        self.second_paths: Mapping[str, str] = self.settings.get("second_paths", {})
+        self.query = graph.query(second_paths=self.second_paths)
 
     def targets(self, wanted: Any) -> list[ReplayTarget]:
         """What a selector, a node or its number stands for.

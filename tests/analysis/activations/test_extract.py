@@ -408,3 +408,23 @@ def test_a_shard_that_was_cut_off_in_place_is_not_read(tmp_path: Path) -> None:
         acts["0"][:]
     with pytest.raises(tv.errors.CorruptFile):
         tv.open_activations(folder)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes")
+def test_a_label_that_a_model_takes_for_an_argument_is_explained(tmp_path: Path) -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+            if mask is not None:
+                raise RuntimeError("a mask is boolean")
+            return self.fc(x)  # type: ignore[no-any-return]
+
+    model, batches = Masked(), [[torch.randn(2, 3), torch.tensor([0, 1])]]
+    with pytest.raises(RuntimeError, match="boolean") as raised:
+        tv.extract(model, batches, keep="fc", to=tmp_path / "a")
+    assert "call=lambda model, batch: model(batch[0])" in raised.value.__notes__[0]
+    acts = tv.extract(model, batches, keep="fc", to=tmp_path / "b", call=lambda model, batch: model(batch[0]))
+    assert acts["fc"].shape == (2, 2)

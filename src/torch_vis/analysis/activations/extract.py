@@ -224,7 +224,12 @@ class Extraction:
         elif isinstance(batch, Mapping):
             self.model(**batch)
         elif isinstance(batch, (list, tuple)):
-            self.model(*batch[: _most_arguments(self.model)])
+            given = batch[: _most_arguments(self.model)]
+            try:
+                self.model(*given)
+            except Exception as error:
+                _note_arguments(error, len(given))
+                raise
         else:
             self.model(batch)
 
@@ -434,3 +439,13 @@ def _only(name: str, arrays: Iterable[str]) -> str:
     if len(ends) == 1:
         return ends[0]
     raise no_match("activation", name, names)
+
+
+def _note_arguments(error: Exception, count: int) -> None:
+    """Say with an exception of a model that it was given several parts of a batch, labels perhaps."""
+    # Python 3.10 has no notes
+    if count > 1 and hasattr(error, "add_note"):
+        error.add_note(
+            f"extract() gave the model the first {count} parts of the batch as its arguments; if only the first is "
+            "meant: call=lambda model, batch: model(batch[0])"
+        )

@@ -38,6 +38,7 @@ from torch_vis.capture.recording.tensors import (
     take_written,
 )
 from torch_vis.ops.higher_order import INLINED
+from torch_vis.ops.schemas import numbers_as_tensors
 
 getframe = sys._getframe
 grad_enabled = torch.is_grad_enabled
@@ -184,6 +185,9 @@ class RecordMode(TorchDispatchMode):
         except TypeError:
             key, call = None, None  # type: ignore[assignment]
         if call is None:
+            with_tensors = numbers_as_tensors(func, args)
+            if with_tensors is not args:
+                return self.__torch_dispatch__(func, types, with_tensors, kwargs)
             call = rec.new_call(plan, None if key is None else tuple(key), args, kwargs)
         writes = rec.calls[call].writes
         written: list[Tensor] = []

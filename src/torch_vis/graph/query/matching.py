@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,6 +45,7 @@ class GraphQuery:
         node: Callable[[int], Any],
         scope: Callable[[int], Any],
         kinds: tuple[str, ...] = ("module",),
+        second_paths: Mapping[str, str] | None = None,
     ) -> None:
         self.graph = graph
         self._node, self._scope = node, scope
@@ -54,7 +55,9 @@ class GraphQuery:
             ModuleName(module.path, module.type) if module.kind in kinds else ModuleName("", "")
             for module in graph.modules
         ]
-        self.names = SelectorNames(rows, dict.fromkeys(call.op for call in graph.calls), self._ran_as)
+        self.names = SelectorNames(
+            rows, dict.fromkeys(call.op for call in graph.calls), self._ran_as, second_paths
+        )
 
     def _ran_as(self, function: str) -> list[str]:
         """The operators that calls of a function of torch's ran, views last."""

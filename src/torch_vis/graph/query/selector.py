@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
@@ -448,8 +448,11 @@ class SelectorNames:
         modules: Sequence[ModuleName],
         operators: Iterable[str],
         ran_as: Callable[[str], Sequence[str]] = lambda function: (),
+        second_paths: Mapping[str, str] | None = None,
     ) -> None:
         self.modules = modules
+        # of modules that have several, each further path with the first
+        self.second_paths = second_paths or {}
         self._operators = operators
         # the operators that calls of a function of torch's ran, for the error that names none
         self._ran_as = ran_as
@@ -555,6 +558,9 @@ class SelectorNames:
     def _calls(self, text: str) -> CallsOf | None:
         name, call, number = _numbered(text)
         chosen = match_paths(name, self.modules)
+        if not chosen and name:
+            first = first_path(name, self.second_paths)
+            chosen = () if first is None else match_paths(first, self.modules)
         return CallsOf(frozenset(chosen), call, number) if chosen else None
 
     def _operations(self, text: str) -> Operations | None:
@@ -579,6 +585,34 @@ def _numbered(text: str) -> tuple[str, int | None, int | None]:
         None if call in (None, "*") else int(call),
         None if number is None else int(number),
     )
+
+
+def first_path(name: str, second_paths: Mapping[str, str]) -> str | None:
+    """The path that a module has in a run, for another path of it or of a module around it; None where there is none.
+
+    >>> first_path("t2.fc", {"net.t2": "net.tied"}), first_path("fc", {"net.t2": "net.tied"})
+    ('net.tied.fc', None)
+    """
+    path = None
+    # a module with several paths may lie in another one; a table from a file may go in circles
+    for _ in second_paths:
+        replaced = _replaced_path(name if path is None else path, second_paths)
+        if replaced is None:
+            break
+        path = replaced
+    return path
+
+
+def _replaced_path(name: str, second_paths: Mapping[str, str]) -> str | None:
+    """A name with the longest second path that it begins with, or with the end of one, replaced."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        path = ".".join(parts[:count])
+        ends = {first for second, first in second_paths.items() if second.endswith(f".{path}")}
+        firsts = {second_paths[path]} if path in second_paths else ends
+        if len(firsts) == 1:
+            return ".".join([*firsts, *parts[count:]])
+    return None
 
 
 def match_paths(pattern: str, modules: Sequence[ModuleName]) -> tuple[int, ...]:
