@@ -9,7 +9,7 @@ from bench.row import Row, at_most
 from bench.timing import Side, interleave
 from tests.kit.graphs import synthetic
 from torch_vis.exporters import model_explorer, onnx
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 
 LIMIT = 1.5
 WRITERS = {"ONNX": (onnx.save, "run.onnx"), "Model Explorer": (model_explorer.save, "run.explorer.json")}

@@ -22,7 +22,7 @@ from torch_vis.cli.task_table import TASKS, Task, markdown
 from torch_vis.errors import UsageError
 from torch_vis.formats import FORMATS, RENDERERS
 from torch_vis.graph import schema
-from torch_vis.graph.record import LIMIT_KINDS
+from torch_vis.graph.run import LIMIT_KINDS
 
 ROOT = Path(__file__).resolve().parent.parent
 WRITTEN = ("reference", "gallery_pages")  # folders that are made when the site is built

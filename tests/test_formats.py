@@ -15,7 +15,7 @@ from tests.kit.graphs import empty_graph
 from torch_vis import formats as registry
 from torch_vis.errors import FileError, NoMatch, UsageError
 from torch_vis.graph import Graph, Metrics
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.views.figure.options import FigureOptions
 
 

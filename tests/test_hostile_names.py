@@ -22,7 +22,7 @@ from torch_vis.cli.output import Output
 from torch_vis.errors import TorchVisError, no_match
 from torch_vis.exporters.csv import FORMULA, harmless
 from torch_vis.formats import FORMATS
-from torch_vis.graph.record import Limit
+from torch_vis.graph.run import Limit
 from torch_vis.graph.schema import Module, ResultRow, Site
 
 NAMES = {

@@ -24,10 +24,10 @@ from torch_vis.errors import MissingExtra, UsageError, no_match
 from torch_vis.formats import renderer_called, writer
 from torch_vis.graph.io.atomic import PathLike
 from torch_vis.graph.metrics import Column
-from torch_vis.graph.record import Run, without_source
+from torch_vis.graph.run import Run, without_source
 from torch_vis.graph.subset import calls_alone
 from torch_vis.graph.text import inert, many, shortened
-from torch_vis.replay.live_run import LiveRun
+from torch_vis.replay.held_run import HeldRun
 
 if TYPE_CHECKING:
     import networkx
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from torch_vis.views.text.breaks import Breaks
 
 
-class Trace(LiveRun):
+class Trace(HeldRun):
     """One recorded run: its graph, its measurements, what was not captured, and what the model returned.
 
     >>> import torch, torch_vis as tv

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch_vis._reports import WORLD, resolved
 from torch_vis._trace import Trace
-from torch_vis.capture.undo import Context, Undo, heard
+from torch_vis.capture.undo import Context, Undo, hears_interrupts
 from torch_vis.errors import NotOurFile, NotTraceable, UsageError, no_match, takes_kwargs
 from torch_vis.formats import FORMATS, READABLE
 from torch_vis.graph.io import tvz
 from torch_vis.graph.io.atomic import PathLike, reading
 from torch_vis.graph.io.world import is_world
 from torch_vis.graph.metrics import Metrics
-from torch_vis.graph.record import Limit
-from torch_vis.replay.live_run import with_costs
+from torch_vis.graph.run import Limit
+from torch_vis.replay.held_run import with_costs
 
 if TYPE_CHECKING:
     import torch
@@ -112,7 +112,7 @@ def record(
 
 
 @takes_kwargs
-@heard
+@hears_interrupts
 def trace(
     model: Callable[..., Any],
     *args: Any,
@@ -244,7 +244,7 @@ def trace(
             "the callable returned a generator or coroutine, and nothing in it has run; use record around it"
         )
         run.limits += (Limit(text, kind="missing"),)
-    from torch_vis.replay.live_run import CallSignature
+    from torch_vis.replay.held_run import CallSignature
 
     if acting is not None:
         run.limits += tuple(Limit(text, kind="altered") for text in acting.limits)

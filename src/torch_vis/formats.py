@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from torch_vis.errors import NoMatch, UsageError, no_match
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 
 
 class Format(NamedTuple):

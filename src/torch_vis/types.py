@@ -54,7 +54,7 @@ from torch_vis.capture.live import Live
 from torch_vis.graph.graph import Node, Result, Rows, Scope, Value
 from torch_vis.graph.metrics import Column
 from torch_vis.graph.query.matching import GraphQuery
-from torch_vis.graph.record import Limit, Run
+from torch_vis.graph.run import Limit, Run
 from torch_vis.graph.schema import Site, TensorType
 from torch_vis.replay.check import CheckResult
 from torch_vis.replay.rerun import Rerun

@@ -19,7 +19,7 @@ from tests.kit.traced import NAMES, traced
 from torch_vis.analysis.time import DeviceUse, Gap, Timing, devices
 from torch_vis.capture.recording import own_cost
 from torch_vis.graph.metrics import Column, Metrics
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.text import duration
 from torch_vis.graph.tree import Tree
 from torch_vis.interfaces.explorer.trace_source import TraceSource

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import torch_vis as tv
 from tests.zoo import ZOO, close_process_group
 from torch_vis import errors
-from torch_vis.graph.record import LIMIT_KINDS
+from torch_vis.graph.run import LIMIT_KINDS
 
 
 @pytest.fixture(autouse=True, scope="module")

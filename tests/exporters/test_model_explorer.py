@@ -29,7 +29,7 @@ from tests.kit.traced import NAMES, traced
 from torch_vis.errors import FileError
 from torch_vis.exporters.model_explorer import heat_path, save
 from torch_vis.graph import Column, Graph, Metrics
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.schema import Module
 
 OWN = re.compile(r"|backward|recompute|operations \d+")  # layers that stand for no module

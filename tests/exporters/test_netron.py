@@ -21,7 +21,7 @@ from tests.kit.onnx_reader import graphs
 from tests.kit.traced import NAMES, traced
 from torch_vis.exporters.onnx import save, to_onnx
 from torch_vis.graph import Metrics
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 
 pytest.importorskip("onnx", reason="onnx is not installed")
 netron = pytest.importorskip("netron", reason="netron is not installed")

@@ -45,7 +45,7 @@ from torch_vis.errors import FileError, MissingExtra
 from torch_vis.exporters.onnx import save, to_onnx
 from torch_vis.exporters.onnx_protos import Protos
 from torch_vis.graph import Call, Column, Graph, Metrics, Slot, TensorType
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.schema import Module
 
 onnx = pytest.importorskip("onnx")

@@ -22,7 +22,7 @@ from tests.kit.trace_files import MAKERS, assert_comes_back, saved_run
 from torch_vis.errors import CorruptFile, FileError, NewerFile, NotOurFile, UsageError
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.io import json as exporter
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 
 DOCS = Path(__file__).parents[2] / "docs" / "json.md"
 

@@ -28,7 +28,7 @@ from tests.kit.trace_files import MAKERS, assert_comes_back, saved_run
 from torch_vis.errors import CorruptFile, FileError, GraphError, NewerFile, NotOurFile, UsageError
 from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.graph.io import tvz
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 
 dtypes = st.sampled_from(
     ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", ">i4", ">f8"]

@@ -21,7 +21,7 @@ from torch_vis.errors import CorruptFile, FileError
 from torch_vis.graph import Column, Metrics
 from torch_vis.graph.io import json as json_file
 from torch_vis.graph.io import tvz
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.schema import COLUMNS, Spec
 
 Edit = Callable[[Any], Any]

@@ -21,7 +21,7 @@ from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Kind
 from torch_vis.replay.check import check
 from torch_vis.replay.edge_proof import effects
-from torch_vis.replay.replay import Replay, ReplayPlan, flat, quiet, same_bits
+from torch_vis.replay.replay import Replay, ReplayPlan, flat, replay_context, same_bits
 
 SHAPE, WHOLE = int(Kind.SHAPE), int(Kind.WHOLE)
 COMMUTATIVE = frozenset(
@@ -454,7 +454,7 @@ def _restored(trace: tv.Trace, mutant: Graph) -> Graph:
     for value in changed["value_storage"].tolist():
         if graph.value_producer[value] < 0 and _same(replay, mutant, value, value):
             columns["value_storage"][value] = graph.value_storage[value]
-    with quiet(replay.plan.generators):
+    with replay_context(replay.plan.generators):
         for node in range(len(graph)):
             for row in by_node.get(node, ()):
                 ours, theirs = int(graph.in_value[row]), int(mutant.in_value[row])
@@ -535,7 +535,7 @@ def _same_bytes(trace: tv.Trace, mutant: Graph, live: Any) -> bool:
     except errors.TensorsMissing:
         return False
     replay, states = Replay(graph, kept, plan), dict[int, Any]()
-    with quiet(plan.generators):
+    with replay_context(plan.generators):
         for node in range(len(graph)):
             ours, theirs = plan.arguments(node), other.arguments(node)
             if live[node] and not _same_arguments(replay, mutant, node, ours, theirs):

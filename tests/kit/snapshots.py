@@ -36,7 +36,7 @@ import torch_vis as tv
 from tests.kit.page import page_data, world_data
 from tests.kit.ranks import fake_group, training_step
 from tests.zoo import ZOO, seed_everything
-from torch_vis.graph.record import Limit
+from torch_vis.graph.run import Limit
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 FOLDER = REPOSITORY / "tests" / "snapshots"
@@ -74,8 +74,8 @@ REPORT, FILE, REPEATED = Room(WIDTH, 2, 20), Room(80, 1, 8), Room(60, 0, 3)
 # Freezing a trace
 
 
-def frozen(trace: tv.Trace) -> tv.Trace:
-    """A trace of the same run whose times, versions and source paths are the same on every machine."""
+def placed(trace: tv.Trace) -> tv.Trace:
+    """A trace of the same run whose source files have names without folders."""
     still = copy.copy(trace)
     for site in trace.graph.sites:
         # A page shows source lines, and reads them under the name that a site has.
@@ -87,6 +87,12 @@ def frozen(trace: tv.Trace) -> tv.Trace:
     ]
     tables = {**vars(trace.graph), "sites": sites}
     still.graph = tv.Graph(vars(trace.graph), tables)
+    return still
+
+
+def frozen(trace: tv.Trace) -> tv.Trace:
+    """A trace of the same run whose times, versions and source paths are the same on every machine."""
+    still = placed(trace)
     times = frozen_times(trace.graph)
     for name, column in trace.metrics.items():
         if name.endswith("_ns"):
@@ -213,17 +219,21 @@ def pruned(model: torch.nn.Module, batch: torch.Tensor) -> Any:
     return report
 
 
+LOOPING = '''
+import torch
+
 class Looping(torch.nn.Module):
     """Turns of a plain loop, and a branch that Python decides by a number."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.step = torch.nn.Linear(2, 2)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         for _ in range(4):
             x = torch.relu(self.step(x))
         return x + 1 if x.sum() > 0 else x - 1
+'''
 
 
 class Attending(torch.nn.Module):
@@ -239,9 +249,12 @@ class Attending(torch.nn.Module):
 
 
 def looping() -> tv.Trace:
-    """A run with a loop and a branch."""
+    """A run with a loop and a branch, of a program that lies in no folder."""
+    program: dict[str, Any] = {"__name__": "looping"}
+    linecache.cache["looping.py"] = (len(LOOPING), None, LOOPING.splitlines(keepends=True), "looping.py")
+    exec(compile(LOOPING, "looping.py", "exec"), program)
     seed_everything()
-    return tv.trace(Looping(), torch.ones(1, 2))
+    return tv.trace(program["Looping"](), torch.ones(1, 2))
 
 
 def attending() -> tv.Trace:
@@ -274,9 +287,10 @@ def sharded(mesh: Any, layers: int = 12) -> Any:
 @cache
 def world() -> tv.World:
     """A step of four ranks that share their parameters, by shapes, on a machine of which the datasheet is known."""
-    return tv.simulate(
+    w = tv.simulate(
         lambda mesh: sharded(mesh, 2), torch.ones(8, 64), mesh={"dp": 4}, hardware="H100", ranks="all"
     )
+    return w.with_traces({rank: placed(w[rank]) for rank in w.ranks})
 
 
 def rank_of_four() -> tv.Trace:

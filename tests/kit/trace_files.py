@@ -17,7 +17,7 @@ from tests.kit.graphs import (
 )
 from tests.kit.same import assert_same_graph
 from torch_vis.graph import Graph, Metrics
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 
 MAKERS = (empty_graph, one_node_graph, training_graph, odd_calls_graph)
 

@@ -13,8 +13,8 @@ import numpy as np
 from torch_vis.analysis.report import Report
 from torch_vis.graph.graph import Graph, Node
 from torch_vis.graph.metrics import Column
-from torch_vis.graph.record import Run
 from torch_vis.graph.repeats import Elements, folds
+from torch_vis.graph.run import Run
 from torch_vis.graph.schema import Flag, Kind, Phase
 from torch_vis.graph.text import many, source_text, syntax_of
 from torch_vis.graph.types import Ints

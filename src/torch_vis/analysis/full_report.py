@@ -14,7 +14,7 @@ from torch_vis.analysis.report import Report
 from torch_vis.analysis.summary import UNCOVERED
 from torch_vis.errors import TorchVisError, UsageError
 from torch_vis.graph.io.atomic import PathLike, write_text
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.views.text import markdown
 from torch_vis.views.text.module_tree import gaps
 from torch_vis.views.text.table_layout import Listing

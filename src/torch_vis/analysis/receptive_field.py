@@ -15,7 +15,7 @@ from torch_vis.graph.schema import Role
 from torch_vis.graph.text import many
 from torch_vis.progress import progress
 from torch_vis.replay.edited_replay import Diverged
-from torch_vis.replay.live_run import LiveRun, input_values
+from torch_vis.replay.held_run import HeldRun, input_values
 from torch_vis.replay.perturb import PERTURBATIONS
 from torch_vis.replay.replay import Replay, same_bits
 from torch_vis.replay.rerun import Request, execute, planner_of
@@ -49,7 +49,7 @@ class ReceptiveField(Report):
     ((0, 1), (0, 1), (4, 9))
     """
 
-    def __init__(self, run: LiveRun, wanted: Any, *, input: str | None = None) -> None:
+    def __init__(self, run: HeldRun, wanted: Any, *, input: str | None = None) -> None:
         held = run.needs_tensors("run")
         graph = run.graph
         names = [str(value.name) for value in graph.inputs if value.role == Role.INPUT.name.lower()]

@@ -10,7 +10,7 @@ from torch_vis.analysis.report import Charts, Report, most
 from torch_vis.graph.lifetimes import next_run, peak_memory
 from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.module_table import ModuleTable
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import count, duration, size
 from torch_vis.ops.cost.compute import why_uncovered

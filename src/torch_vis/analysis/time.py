@@ -13,7 +13,7 @@ from torch_vis.analysis.report import Charts, Report, most
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph, Node
 from torch_vis.graph.metrics import Column, Metrics
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import duration
 from torch_vis.graph.tree import Tree

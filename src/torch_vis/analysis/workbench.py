@@ -17,10 +17,10 @@ from torch_vis.capture.edits import check_replacement
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Node, Scope
 from torch_vis.graph.query.selector import selector
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.text import many
 from torch_vis.progress import progress
-from torch_vis.replay.live_run import LiveRun
+from torch_vis.replay.held_run import HeldRun
 from torch_vis.replay.rerun import Rerun, planner_of, run_whole
 from torch_vis.replay.slicing import ReplayTarget
 from torch_vis.views.charts.maps import MapPicture, NumberGrid
@@ -117,7 +117,7 @@ class SweepReport(MapReport):
 
     def __init__(
         self,
-        run: LiveRun,
+        run: HeldRun,
         wanted: Any,
         edit: Any,
         *,

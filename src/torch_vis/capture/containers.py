@@ -74,7 +74,7 @@ def container_items(item: Any) -> list[tuple[str, Any]]:
 
 
 class Form(NamedTuple):
-    """A container taken apart: its type, the names of its items, and the items."""
+    """A container taken apart, as a pytree node is: its type, the names of its items, and the items."""
 
     type: type
     keys: tuple[Any, ...]

@@ -58,7 +58,7 @@ from torch_vis.capture.known_numbers import (
 from torch_vis.capture.modes import (
     kept_after_interrupt,
     modes_aside,
-    put_on,
+    push_mode,
     with_gradients,
     without_gradients,
 )
@@ -71,7 +71,7 @@ from torch_vis.capture.undo import Context, HeldSignals, Turn, Undo, context, un
 from torch_vis.errors import CaptureFailed, UsageError
 from torch_vis.graph.graph import GraphBuilder
 from torch_vis.graph.metrics import Metrics
-from torch_vis.graph.record import Limit, Run
+from torch_vis.graph.run import Limit, Run
 from torch_vis.graph.schema import Site
 from torch_vis.ops.higher_order import TABLE
 
@@ -135,7 +135,7 @@ class FakeTensors(Context["FakeTensors"]):
         undo.enter(numbers_for_python(self.below.known, self.twins.of))
         undo.enter(as_ranks_see(self, self._shapes))
         undo.enter(_quiet())
-        put_on(undo, self.below)
+        push_mode(undo, self.below)
         return self
 
     def _ended(self, error: BaseException | None) -> None:
@@ -896,7 +896,7 @@ def _called(step: Callable[..., Any], batch: Any) -> Callable[[], Any]:
 
 @context
 def _with_mode(undo: Undo, mode: Any) -> None:
-    put_on(undo, mode)
+    push_mode(undo, mode)
 
 
 def _warm_up(step: Callable[..., Any], batch: Any, building: Building) -> None:

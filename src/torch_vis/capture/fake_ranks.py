@@ -20,12 +20,12 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_vis.capture.known_numbers import WAITED_FOR_LATER
-from torch_vis.capture.modes import modes_aside, put_on, without_gradients
+from torch_vis.capture.modes import modes_aside, push_mode, without_gradients
 from torch_vis.capture.recording.collectives import group_named, reduction_named
 from torch_vis.capture.recording.source_lines import OURS, TORCH, leave_alone
 from torch_vis.capture.undo import Undo, context
 from torch_vis.errors import CaptureFailed, UsageError
-from torch_vis.graph.record import Limit
+from torch_vis.graph.run import Limit
 from torch_vis.ops.collectives import TABLE, WAIT_TENSOR, Collective
 
 C10D = "torch.distributed.distributed_c10d"
@@ -354,7 +354,7 @@ def _replicate(undo: Undo, replicas: Any, fake: Any) -> None:
 
     @context
     def integers_aside(undo: Undo) -> None:
-        put_on(undo, IntegersAside())  # type: ignore[no-untyped-call]
+        push_mode(undo, IntegersAside())  # type: ignore[no-untyped-call]
 
     @leave_alone
     def rebuild(self: Any) -> Any:

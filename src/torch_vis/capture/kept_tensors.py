@@ -78,7 +78,10 @@ class Raised(NamedTuple):
 
 @dataclass
 class KeptTensors:
-    """What a live trace keeps beside its graph; a file has none of it."""
+    """What a trace holds beside its graph, unless ``hold=False``; a file has none of it.
+
+    These are what a replay starts from. Activations that a user selects with ``keep=`` are not among them.
+    """
 
     storages: dict[int, torch.UntypedStorage] = field(default_factory=dict)
     """Memory from outside the run, by storage number."""

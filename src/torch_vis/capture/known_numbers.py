@@ -29,7 +29,7 @@ from torch_vis.capture.recording.dispatch_mode import is_wrapper
 from torch_vis.capture.recording.source_lines import OURS, TORCH, resolve
 from torch_vis.capture.undo import Undo, context
 from torch_vis.errors import UsageError, no_match
-from torch_vis.graph.record import Limit
+from torch_vis.graph.run import Limit
 from torch_vis.graph.schema import Site
 
 aten = torch.ops.aten

@@ -26,7 +26,7 @@ from torch_vis.capture.edits import (
     sliced,
     takes_first,
 )
-from torch_vis.capture.modes import put_on, without_gradients
+from torch_vis.capture.modes import push_mode, without_gradients
 from torch_vis.capture.undo import (
     LEAVE,
     MISSING,
@@ -568,7 +568,7 @@ class Live(Context["Live"]):
         if self._operations:
             self._mode = TapMode(self._operations, self._keep, self._act)
             self._mode.hook(undo)
-            put_on(undo, self._mode)
+            push_mode(undo, self._mode)
         return self
 
     def _ended(self, error: BaseException | None) -> bool:

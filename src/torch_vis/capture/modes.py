@@ -1,4 +1,4 @@
-"""The stacks of modes that torch keeps for each thread: put on, taken off wherever they lie, restored."""
+"""A thread's stacks of dispatch and function modes: push a mode, remove it wherever it lies by then, restore all."""
 
 from __future__ import annotations
 
@@ -155,8 +155,8 @@ def _flags_of(modes: list[Any]) -> dict[str, bool]:
     return dict(zip(FLAGS, values))
 
 
-def put_on(undo: Undo, mode: Any) -> None:
-    """Put a mode on this thread, to be taken off wherever it lies by then."""
+def push_mode(undo: Undo, mode: Any) -> None:
+    """Push a mode on this thread's stack, to be removed wherever it lies by then."""
     # a signal handler may come where others have turned all modes off for a moment
     for key in OF_MODES:
         if torch._C._dispatch_tls_is_dispatch_key_excluded(key):

@@ -23,7 +23,7 @@ from torch_vis.capture.session import Capture, CapturedRun
 from torch_vis.capture.tensor_contents import contents_of, maps_of
 from torch_vis.capture.undo import Context, Undo
 from torch_vis.graph.metrics import ElementStats
-from torch_vis.graph.record import Limit
+from torch_vis.graph.run import Limit
 
 Shape = tuple[int, ...] | None  # None: a tensor without one shape, such as a nested one
 PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -73,7 +73,7 @@ class ModuleBoundary:
         self._hooks: list[Any] = []
         self._pass = -1  # the number that the engine gave to the backward pass that was noticed last
 
-    def take(self, scope: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before_call(self, scope: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A call begins."""
         begun = self.recorder.clock()
         tensors = list(_tensors((*args, *kwargs.values())))
@@ -84,7 +84,7 @@ class ModuleBoundary:
             self._addresses[scope] = {address for address, _ in _blocks(tensors)}
         self.recorder.overhead += self.recorder.clock() - begun
 
-    def give(self, scope: int, result: Any) -> None:
+    def after_call(self, scope: int, result: Any) -> None:
         """A call has returned."""
         begun = self.recorder.clock()
         tensors = list(_tensors((result,)))
@@ -287,7 +287,7 @@ class TensorFacts(ModuleBoundary):
         self.events: dict[int, list[Any]] = {}
         self.failures: dict[str, int] = {}
 
-    def take(self, scope: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before_call(self, scope: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A call begins."""
         begun = clock()
         try:
@@ -298,7 +298,7 @@ class TensorFacts(ModuleBoundary):
             self.note_failure(error)
         self.recorder.overhead += clock() - begun
 
-    def give(self, scope: int, result: Any) -> None:
+    def after_call(self, scope: int, result: Any) -> None:
         """A call has returned."""
         begun = clock()
         try:

@@ -1,4 +1,4 @@
-"""A capture session: run the user's code under the recorder, then work out which tensor and module is which."""
+"""``Capture``: run a program under the recorder, then name its tensors and modules and give the finished run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch_vis.capture.assembling.limits import describe_limits, packed_weights
 from torch_vis.capture.assembling.log import with_stored
 from torch_vis.capture.containers import Form, argument_names, named_tensors, renumbered
 from torch_vis.capture.kept_tensors import Geometry, KeptTensors, Raised, version_of
-from torch_vis.capture.modes import keep_gradients, put_on
+from torch_vis.capture.modes import keep_gradients, push_mode
 from torch_vis.capture.recording import inductor_calls
 from torch_vis.capture.recording.collectives import land_rest
 from torch_vis.capture.recording.dispatch_mode import RecordMode, TaskMode
@@ -30,12 +30,12 @@ from torch_vis.capture.recording.recorder import CallForms, Recorder, clock
 from torch_vis.capture.recording.source_lines import resolve
 from torch_vis.capture.recording.tensors import overlapping_memory, settle_lent
 from torch_vis.capture.settings import module_settings
-from torch_vis.capture.undo import Context, Undo, heard
+from torch_vis.capture.undo import Context, Undo, hears_interrupts
 from torch_vis.errors import NothingToDifferentiate
 from torch_vis.graph.call import Special
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Metrics
-from torch_vis.graph.record import SUMMED_OUTPUTS, Run
+from torch_vis.graph.run import SUMMED_OUTPUTS, Run
 from torch_vis.graph.schema import Placement, Role
 from torch_vis.graph.text import and_more
 
@@ -60,24 +60,24 @@ class SubstituteMode(Protocol):
         """The memory that such tensors lie on in place of some of the user's."""
 
 
-class OnProcessor(NamedTuple):
-    """How long this thread has run so far, and how often others took the processor from it."""
+class ThreadTime(NamedTuple):
+    """The CPU time of this thread so far, and how often it was preempted (involuntary context switches)."""
 
     time_ns: int
-    interruptions: int
+    preemptions: int
 
     @classmethod
-    def now(cls) -> OnProcessor:
-        """As of now; where the system does not count interruptions, there are none."""
+    def now(cls) -> ThreadTime:
+        """As of now; where the system does not count preemptions, there are none."""
         who = getattr(resource, "RUSAGE_THREAD", None)
         count = 0 if resource is None or who is None else resource.getrusage(who).ru_nivcsw
         return cls(time.thread_time_ns(), count)
 
     def interrupted_ns(self, wall_ns: int) -> int:
         """How much of the time since then others may have had the processor."""
-        then = OnProcessor.now()
+        then = ThreadTime.now()
         away = max(wall_ns - (then.time_ns - self.time_ns), 0)
-        turns = then.interruptions - self.interruptions
+        turns = then.preemptions - self.preemptions
         return min(away, turns * LONGEST_TURN_NS) + turns * RETURN_NS
 
 
@@ -94,7 +94,7 @@ class CapturedRun(NamedTuple):
 
 
 class Capture(Context["Capture"]):
-    """One recorded part of a program: enter, run, leave, then ``finish``."""
+    """One recording of (a part of) a program: enter, run, leave, then ``finish`` gives the run."""
 
     def __init__(
         self,
@@ -143,14 +143,14 @@ class Capture(Context["Capture"]):
         if rec.task is not None:
             self.mode = TaskMode(rec)
         undo.enter(self.module_calls)
-        put_on(undo, self.mode)
+        push_mode(undo, self.mode)
         if self._functions is not None:
             undo.enter(self._functions)
         # above the recorder, which then sees only the substitutes
         if self.substitutes is not None:
-            put_on(undo, self.substitutes)
+            push_mode(undo, self.substitutes)
         # before the step that asks for it, which an interrupt may bring on at once
-        self._on_processor = OnProcessor.now()
+        self._thread_time = ThreadTime.now()
         undo.add(self._close, inductor_calls.compile_ns())
         rec.scopes[0][2] = clock()
         return self
@@ -158,7 +158,7 @@ class Capture(Context["Capture"]):
     def _close(self, compiled_before: int) -> None:
         """The recording is over, before the modes are taken off."""
         self.ended = clock()
-        self.interrupted_ns = self._on_processor.interrupted_ns(self.ended - self.recorder.scopes[0][2])
+        self.interrupted_ns = self._thread_time.interrupted_ns(self.ended - self.recorder.scopes[0][2])
         land_rest(self.recorder)
         self.compile_ns = inductor_calls.compile_ns() - compiled_before
         self.recorder.close()
@@ -186,7 +186,7 @@ class Capture(Context["Capture"]):
                 raise
             self.error = raised
 
-    @heard
+    @hears_interrupts
     def finish(self) -> CapturedRun:
         """The run that was recorded, and the tensors that were kept of it."""
         rec = self.recorder
@@ -493,7 +493,7 @@ class Capture(Context["Capture"]):
         # up to all that the recorder did not measure as its own
         more = wall - self.recorder.overhead - run
         error = max(assembly.time_error_ns + self.interrupted_ns, more)
-        return {"wall_ns": wall, "overhead_ns": wall - run, **({"overhead_error_ns": error} if error else {})}
+        return {"wall_ns": wall, "overhead_ns": wall - run, "overhead_error_ns": max(error, 0)}
 
 
 def _join(prefix: str, name: str) -> str:

@@ -24,7 +24,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from torch_vis.capture.containers import named_tensors
 from torch_vis.capture.kept_tensors import KeptTensors, copy_of, version_of
-from torch_vis.capture.modes import put_on, without_gradients
+from torch_vis.capture.modes import push_mode, without_gradients
 from torch_vis.capture.recording.dispatch_mode import RecordMode, is_wrapper
 from torch_vis.capture.recording.recorder import Recorder, flat_tensors
 from torch_vis.capture.undo import Context, Undo, context, without_warnings
@@ -143,7 +143,7 @@ class StateSnapshot(Context["StateSnapshot"]):
         undo.add(self.restore)
         if self._guard is not None:
             undo.add(self.watch, self._guard.recorder.kept)
-            put_on(undo, self._guard)
+            push_mode(undo, self._guard)
         return self
 
     # ---------------------------------------------------------------- before and during the run

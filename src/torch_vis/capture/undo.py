@@ -543,8 +543,11 @@ _ignored = Patch(lambda: sys, "unraisablehook", _hear)
 HEARING = Shared(_ignored)
 
 
-def heard(function: Callable[P, T]) -> Callable[P, T]:
-    """Have a function hear of every interrupt that comes while it runs, ``HEARING`` as a recording does."""
+def hears_interrupts(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorator: no ``KeyboardInterrupt`` is lost while the function runs.
+
+    One that hits a callback of the garbage collector, where Python prints it and goes on, is raised again afterwards.
+    """
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:

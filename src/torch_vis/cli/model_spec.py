@@ -666,7 +666,7 @@ def traced(subject: Subject, options: Any, *, keep: bool = True, via: str | None
             subject.model, *subject.args, kwargs=subject.kwargs, hold=keep and not subject.fake, **more
         )
     if subject.fake and "fake" not in more:
-        from torch_vis.graph.record import Limit
+        from torch_vis.graph.run import Limit
 
         trace.meta["fake"] = True
         trace.limits += (Limit(FAKE, kind="shapes"),)

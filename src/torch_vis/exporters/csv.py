@@ -14,7 +14,7 @@ from typing import Any
 from torch_vis.exporters.operations import operations
 from torch_vis.graph import Column
 from torch_vis.graph.io.atomic import PathLike, replacing
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.text import inert
 
 # separators of fields in some countries stand for the beginning of a cell

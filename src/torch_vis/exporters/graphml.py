@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 from torch_vis.exporters.operations import links, operations
 from torch_vis.graph import Graph
 from torch_vis.graph.io.atomic import PathLike, replacing
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.schema import Kind
 from torch_vis.graph.text import inert
 

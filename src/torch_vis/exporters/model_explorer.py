@@ -18,7 +18,7 @@ from torch_vis.exporters.nesting import Namespaces, node_reads
 from torch_vis.graph import Column, Graph, Metrics, Slot, TensorType
 from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.io.tables_json import to_json
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.schema import Role
 from torch_vis.ops.display_names import op_label
 from torch_vis.ops.schemas import literal, named_arguments, slot_names

@@ -27,7 +27,7 @@ from torch_vis.exporters.onnx_protos import (
 from torch_vis.graph import Graph, Metrics, TensorType
 from torch_vis.graph.call import short_name
 from torch_vis.graph.io.atomic import PathLike, replacing
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.schema import Module, ResultRow, Role
 from torch_vis.graph.types import Ints
 from torch_vis.ops.schemas import named_arguments, slot_names
@@ -45,7 +45,7 @@ def save(path: PathLike, run: Run) -> None:
 
     >>> import tempfile, onnx
     >>> from torch_vis.graph import GraphBuilder, Metrics
-    >>> from torch_vis.graph.record import Run
+    >>> from torch_vis.graph.run import Run
     >>> path = tempfile.mkdtemp() + "/run.onnx"
     >>> save(path, Run(GraphBuilder().build(), Metrics(), meta={"model": "Net"}))
     >>> onnx.load(path).graph.name

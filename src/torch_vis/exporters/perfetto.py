@@ -16,7 +16,7 @@ from torch_vis.errors import UsageError
 from torch_vis.exporters.facts import circumstances
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.io.atomic import PathLike, replacing
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import inert
 from torch_vis.graph.tree import inner_path

@@ -22,8 +22,8 @@ from torch_vis.graph.call import Slot, Special
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import RECORDED, Flag, Phase, Role
 from torch_vis.ops.schemas import resolve
-from torch_vis.replay.live_run import CallSignature
-from torch_vis.replay.replay import Replay, ReplayPlan, where
+from torch_vis.replay.held_run import CallSignature
+from torch_vis.replay.replay import Replay, ReplayPlan, node_text
 from torch_vis.replay.slicing import needed_nodes
 
 
@@ -135,7 +135,7 @@ class _RunWriter:
         graph = self.graph
         if graph.node_flags[node] & RECORDED:
             raise UsageError(
-                f"{where(graph, node)} could not be looked into, so it cannot be written as Python"
+                f"{node_text(graph, node)} could not be looked into, so it cannot be written as Python"
             )
         call = graph.calls[int(graph.node_call[node])]
         names = [f"v{value}" for value in self.plan.arguments(node)]
@@ -163,7 +163,9 @@ class _RunWriter:
         """The line of a decision, to be read on another machine."""
         site = self.graph.nodes[node].site
         return (
-            where(self.graph, node) if site is None else str(site._replace(file=os.path.basename(site.file)))
+            node_text(self.graph, node)
+            if site is None
+            else str(site._replace(file=os.path.basename(site.file)))
         )
 
     def _text(self, item: Any, names: Sequence[str], node: int) -> str:
@@ -175,7 +177,7 @@ class _RunWriter:
             if item.kind in ("dtype", "layout", "memory_format"):
                 return f"torch.{item.text}"
             raise UsageError(
-                f"{where(self.graph, node)} takes {item.text}, which cannot be written as Python"
+                f"{node_text(self.graph, node)} takes {item.text}, which cannot be written as Python"
             )
         if type(item) is tuple:
             if len(item) == 2 and isinstance(item[0], Special) and item[0].kind == "dict":

@@ -282,7 +282,7 @@ class Scope(Row):
 
 
 class Result(Row):
-    """Something the run gave back, and the values it rests on."""
+    """Something the run gave back, and the values it rests on; its name and kind are a row of ``graph.results``."""
 
     __slots__ = ()
 

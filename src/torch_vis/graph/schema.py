@@ -267,19 +267,21 @@ COLUMNS: dict[str, Spec] = {
     "node_call": Spec(np.int32, "node", "call"),
     "node_scope": Spec(np.int32, "node", "scope"),
     "node_site": Spec(np.int32, "node", "site", optional=True),
+    # the forward operation that a backward one belongs to
     "node_link": Spec(np.int32, "node", "node", optional=True),
     "node_phase": Spec(np.int8, "node"),
     "node_flags": Spec(np.uint8, "node"),
     "in_start": Spec(np.int64, "node+1"),
     "out_start": Spec(np.int64, "node+1"),
-    # one row per tensor that an operation reads; slot -1 is a read through an alias, named by no argument
+    # one row per tensor that an operation reads; slot -1 is a read through an alias, named by no argument;
+    # ``in_kind`` is a ``Kind``: which of the value's bytes it takes
     "in_value": Spec(np.int32, "input", "value"),
     "in_slot": Spec(np.int32, "input"),
     "in_kind": Spec(np.int8, "input"),
     # one row per value that an operation makes; slot >= 0 counts returned tensors, -1-k means argument k was written
     "out_value": Spec(np.int32, "output", "value"),
     "out_slot": Spec(np.int32, "output"),
-    # one row per version of a tensor
+    # one row per version of a tensor; a write to a part of a buffer ``carries`` the version that it was laid over
     "value_producer": Spec(np.int32, "value", "node", optional=True),
     "value_type": Spec(np.int32, "value", "type"),
     "value_storage": Spec(np.int32, "value", "storage"),
@@ -287,16 +289,18 @@ COLUMNS: dict[str, Spec] = {
     "value_carries": Spec(np.int32, "value", "value", optional=True),
     "value_name": Spec(np.int32, "value", "name", optional=True),
     "value_role": Spec(np.int8, "value"),
-    # one row per block of memory; it is freed before node ``storage_death`` runs, or never: number of nodes + 1
+    # one row per block of memory; ``storage_birth`` is the operation that allocated it; it is freed before node
+    # ``storage_death`` runs, or never: number of nodes + 1
     "storage_bytes": Spec(np.int64, "storage"),
     "storage_birth": Spec(np.int32, "storage", "node", optional=True),
     "storage_death": Spec(np.int32, "storage"),
     "storage_device": Spec(np.int16, "storage", "device"),
-    # one row per call of a module or function; row 0 is the whole run
+    # one row per call of a module or function; row 0 is the whole run; ``scope_call`` counts the calls of one module
     "scope_parent": Spec(np.int32, "scope", "scope", optional=True),
     "scope_module": Spec(np.int32, "scope", "module"),
     "scope_call": Spec(np.int32, "scope"),
-    # what the run gave back: outputs, gradients and changed state, each resting on one or more values
+    # what the run gave back: outputs, gradients and changed state, each resting on one or more values; ``result_kind``
+    # is a ``Kind``, as ``in_kind`` is; whether it is an output, a gradient or state says its row of ``results``
     "result_start": Spec(np.int64, "result+1"),
     "result_value": Spec(np.int32, "result_input", "value"),
     "result_kind": Spec(np.int8, "result_input"),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from torch_vis.graph import Column, Graph, Metrics
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.schema import COLUMNS, TABLES, Flag, Phase, Role
 from torch_vis.graph.types import Bools
 

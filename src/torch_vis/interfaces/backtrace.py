@@ -23,7 +23,7 @@ from torch_vis.capture.modes import without_gradients
 from torch_vis.capture.session import Capture
 from torch_vis.errors import TensorsMissing, UsageError, missing_extra, no_match
 from torch_vis.graph import Column, Graph
-from torch_vis.graph.record import Limit
+from torch_vis.graph.run import Limit
 from torch_vis.interfaces.model_export import (
     Contract,
     bind,

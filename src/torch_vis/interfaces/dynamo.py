@@ -238,9 +238,9 @@ def _run_of(trace: Trace) -> Callable[[], Recorded] | None:
     if kept is None or entry is None or trace.error is not None:
         return None
     from torch_vis.exporters.recorded_code import recorded
-    from torch_vis.replay.stepper import ready
+    from torch_vis.replay.stepper import tensors_for_replay
 
-    return lambda: recorded(trace.graph, ready(trace.graph, kept), entry, trace.output)
+    return lambda: recorded(trace.graph, tensors_for_replay(trace.graph, kept), entry, trace.output)
 
 
 def _operations(modules: Sequence[fx.GraphModule]) -> dict[str, int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from torch_vis.graph import Column, Graph, Metrics
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.schema import Flag, Module, Phase
 from torch_vis.graph.types import Bools, Ints
 from torch_vis.ops.display_names import op_label

@@ -12,7 +12,7 @@ import numpy as np
 
 from torch_vis.graph.call import Call, Special
 from torch_vis.graph.metrics import Column
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.schema import RankGroup
 
 # the node that stands for a wait that is a method and no operator

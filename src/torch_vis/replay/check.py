@@ -1,4 +1,4 @@
-"""``Trace.check``: a graph is right when its edges name what is read, and running it again gives every bit."""
+"""``Trace.check``: prove that edges name just the bytes that are read, and that replays give every result's bits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from torch_vis.capture.kept_tensors import KeptTensors, copy_of
-from torch_vis.capture.undo import heard
+from torch_vis.capture.undo import hears_interrupts
 from torch_vis.errors import CheckFailed, TensorsMissing
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import RECORDED, Flag, Kind, Role
@@ -18,7 +18,7 @@ from torch_vis.graph.text import and_more, many
 from torch_vis.replay.edge_proof import prove_edges
 from torch_vis.replay.perturb import EXTREMES, PERTURBATIONS, Change, scramble
 from torch_vis.replay.poisoned_replay import PoisonedReplay
-from torch_vis.replay.replay import Replay, ReplayPlan, flat, quiet, same_bits, where
+from torch_vis.replay.replay import Replay, ReplayPlan, flat, node_text, replay_context, same_bits
 
 Progress = Callable[[str], None]
 # how many outputs get a pruned replay each of their own
@@ -53,7 +53,7 @@ class CheckResult(NamedTuple):
         )
 
 
-@heard
+@hears_interrupts
 def check(
     graph: Graph,
     held: KeptTensors,
@@ -130,11 +130,11 @@ class _Oracle:
             leading = len(nodes) if group is self.everything else leading
         return leading
 
-    def shuffled(self, chance: random.Random) -> None:
+    def shuffled(self, rng: random.Random) -> None:
         """Replay every operation in a random order that the edges allow."""
         self.progress("replay in a random order")
         self._run_and_compare(
-            random_order(len(self.graph), self.plan, chance),
+            random_order(len(self.graph), self.plan, rng),
             self.everything,
             "in a random order that its edges allow",
         )
@@ -204,7 +204,7 @@ class _Oracle:
                 f"replayed {how}, {names} differ, though every operation gave the same: the result's edges are wrong"
             )
         raise CheckFailed(
-            f"replayed {how}, {names} differ; the first operation that differs is {where(self.graph, first)}"
+            f"replayed {how}, {names} differ; the first operation that differs is {node_text(self.graph, first)}"
         )
 
     def _start(self, taken: Any) -> Replay:
@@ -236,12 +236,12 @@ class _Oracle:
         names = self._names(wrong)
         if unsteady is not None:
             raise CheckFailed(
-                f"{names} differ, because an operation gives other bits each time: {where(self.graph, unsteady)}"
+                f"{names} differ, because an operation gives other bits each time: {node_text(self.graph, unsteady)}"
             )
         producers = [self.graph.outcomes[r].value.producer for r in wrong]
         nodes = sorted(producer.index for producer in producers if producer is not None)
         culprit = (
-            f"; the first operation whose result is known to differ is {where(self.graph, nodes[0])}"
+            f"; the first operation whose result is known to differ is {node_text(self.graph, nodes[0])}"
             if nodes
             else ""
         )
@@ -295,7 +295,7 @@ class _Oracle:
         return replay
 
 
-def random_order(count: int, plan: ReplayPlan, chance: random.Random) -> list[int]:
+def random_order(count: int, plan: ReplayPlan, rng: random.Random) -> list[int]:
     """An order of all nodes, chosen at random among those that respect the plan's orderings."""
     before, after = plan.orderings()
     waiting = np.bincount(after, minlength=count).tolist()
@@ -305,7 +305,7 @@ def random_order(count: int, plan: ReplayPlan, chance: random.Random) -> list[in
     ready = [node for node in range(count) if not waiting[node]]
     result: list[int] = []
     while ready:
-        pick = chance.randrange(len(ready))
+        pick = rng.randrange(len(ready))
         ready[pick], ready[-1] = ready[-1], ready[pick]
         node = ready.pop()
         result.append(node)
@@ -404,7 +404,7 @@ def _results(
     kept |= {int(graph.value_storage[value]) for value in arguments}
     saved = {storage: copy_of(replay.memory[storage]) for storage in kept if storage in replay.memory}
     try:
-        with quiet(plan.generators):
+        with replay_context(plan.generators):
             if seed is not None:
                 generator = torch.Generator().manual_seed(seed)
                 for value in arguments:

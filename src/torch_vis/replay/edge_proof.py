@@ -24,7 +24,7 @@ from torch_vis.graph.schema import RECORDED, Flag, Kind, RankGroup, TensorType
 from torch_vis.ops.collectives import collective, group_of, is_wait, root_of
 from torch_vis.ops.collectives import effects as collective_effects
 from torch_vis.ops.schemas import resolve
-from torch_vis.replay.replay import where
+from torch_vis.replay.replay import node_text
 
 DATA, WHOLE, SHAPE = int(Kind.DATA), int(Kind.WHOLE), int(Kind.SHAPE)
 VIEW = int(Flag.VIEW)
@@ -130,7 +130,7 @@ class _Proof:
         born = np.zeros(len(graph.storage_bytes), dtype=bool)
         born[storage[returned & (graph.storage_birth[storage] == made_by)]] = True
         for block in np.flatnonzero((graph.storage_birth >= 0) & ~born).tolist():
-            maker = where(graph, int(graph.storage_birth[block]))
+            maker = node_text(graph, int(graph.storage_birth[block]))
             raise CheckFailed(f"{maker} is said to make memory block {block}, but returns nothing in it")
         reads = graph.in_kind != SHAPE
         late = reads & (graph.storage_death[graph.value_storage[graph.in_value]] <= graph.in_node)
@@ -447,7 +447,7 @@ class _Proof:
 
     def _node(self, node: int) -> str:
         if node >= 0:
-            return where(self.graph, node)
+            return node_text(self.graph, node)
         row = self.graph.results[-1 - node]
         return f"{row.kind} {row.name!r}"
 
@@ -457,7 +457,7 @@ class _Proof:
 
     def _maker(self, value: int) -> str:
         producer = -1 if value < 0 else int(self.graph.value_producer[value])
-        return "the memory from outside" if producer < 0 else where(self.graph, producer)
+        return "the memory from outside" if producer < 0 else node_text(self.graph, producer)
 
     def _lost(self, node: int, value: int, owner: int | None = None) -> str:
         if owner is None:

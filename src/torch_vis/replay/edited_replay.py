@@ -23,7 +23,7 @@ from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import RECORDED, Flag
 from torch_vis.ops.names import plain_name
 from torch_vis.replay.activation_file import InMemory
-from torch_vis.replay.replay import PreparedCall, Replay, ReplayPlan, flat, quiet
+from torch_vis.replay.replay import PreparedCall, Replay, ReplayPlan, flat, replay_context
 from torch_vis.replay.slicing import (
     KeptValue,
     ReplayTarget,
@@ -55,7 +55,7 @@ class Diverged(Exception):
 
 
 class Basis(NamedTuple):
-    """Every block of memory of a run as the run left it, the random states that it drew from, and its inputs."""
+    """A finished run that another can start from: its memory as it left it, its random states, inputs and results."""
 
     memory: dict[int, torch.UntypedStorage]
     objects: dict[int, torch.Tensor]
@@ -165,7 +165,7 @@ class RunLayout:
         return PlainCall(prepared, operator, grad_mode, arguments, tuple(outputs))
 
 
-class PatchedReplay(Replay):
+class EditedReplay(Replay):
     """A replay in which values can be replaced for those who read them afterwards.
 
     A replaced value gets a block of its own, and with it the views of it and the writes to it that follow. The
@@ -206,11 +206,11 @@ class PatchedReplay(Replay):
         self.waiting = sorted(actions, key=lambda action: action[0])[::-1]
         self.left_otherwise: list[Escape] = []
 
-    def watch(self, escapes: Sequence[Escape], left: LeftValues) -> None:
+    def watch(self, escapes: Sequence[Escape], recorded: Escapes) -> None:
         """Compare what left for Python without an operation when as many operations have run as before it left."""
 
         def compare(escape: Escape) -> None:
-            if left.is_another(escape, self, self.moved):
+            if recorded.is_another(escape, self, self.moved):
                 _refuse_sizes(escape)
                 self.left_otherwise.append(escape)
 
@@ -237,7 +237,7 @@ class PatchedReplay(Replay):
         """Execute nodes, and what was asked for between them; options are those of ``Replay.run``."""
         assert done is not None and not digests
         memory, moved, waiting, step = self.memory, self.moved, self.waiting, self.layout.step
-        with quiet(self.plan.generators):
+        with replay_context(self.plan.generators):
             self.act(nodes[0] - 1 if nodes else len(self.graph))
             for node in nodes:
                 if waiting and waiting[-1][0] < node:
@@ -491,8 +491,8 @@ def memory_taken(graph: Graph, value: int) -> list[int]:
 # ---------------------------------------------------------------- what left for Python
 
 
-class LeftValues:
-    """What left in the recorded run, by the memory that it lay on."""
+class Escapes:
+    """The escapes of the recorded run: what left for Python, by the memory that it lay on."""
 
     def __init__(self, graph: Graph, held: KeptTensors, plan: ReplayPlan) -> None:
         self.graph, self.held, self.plan = graph, held, plan

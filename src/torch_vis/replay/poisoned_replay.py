@@ -18,7 +18,7 @@ from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import RECORDED, Flag, Kind
 from torch_vis.ops.collectives import NAMESPACES
 from torch_vis.replay.edge_proof import area_of, effects
-from torch_vis.replay.replay import Replay, ReplayPlan, flat, poisoned, same_bits, where
+from torch_vis.replay.replay import Replay, ReplayPlan, flat, node_text, poisoned, same_bits
 
 # the bytes of a poison: NaN and -1 or true, and large numbers or false
 POISONS = ((0xFF, 1), (0x55, 0))
@@ -106,7 +106,7 @@ class PoisonedReplay(Replay):
             for slot, value in enumerate(arguments):
                 if slot not in writes | unnamed and not same_bits(tensors[slot], self.tensor(value)):
                     raise CheckFailed(
-                        f"{where(graph, node)} writes to %{value}, and the graph does not say so"
+                        f"{node_text(graph, node)} writes to %{value}, and the graph does not say so"
                     )
         return made
 
@@ -157,10 +157,11 @@ class PoisonedReplay(Replay):
         return block, start
 
     def _reads_more(self, node: int, unnamed: frozenset[int]) -> str:
+        text = node_text(self.graph, node)
         if not unnamed:
-            return f"{where(self.graph, node)} gives other bits where the memory around its arguments is other memory"
+            return f"{text} gives other bits where the memory around its arguments is other memory"
         names = ", ".join(f"%{self.plan.arguments(node)[slot]}" for slot in sorted(unnamed))
-        return f"{where(self.graph, node)} reads {names}, of which no edge names the contents"
+        return f"{text} reads {names}, of which no edge names the contents"
 
 
 def _fill(target: torch.Tensor, source: torch.Tensor) -> None:

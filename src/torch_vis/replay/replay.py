@@ -86,7 +86,7 @@ class Replay:
             self.digests = {}
         if done is None or digests or not release:
             done = self.plan.last_uses(nodes) if release and not digests else {}
-        with quiet(self.plan.generators):
+        with replay_context(self.plan.generators):
             for node in nodes:
                 self.run_node(node, states)
                 for storage in done.get(node, ()):
@@ -112,7 +112,7 @@ class Replay:
             raise
         except Exception as error:
             raise CheckFailed(
-                f"replay of {where(self.graph, node)} raised {type(error).__name__}: {error}"
+                f"replay of {node_text(self.graph, node)} raised {type(error).__name__}: {error}"
             ) from error
 
     def _refuse_hollow(self, node: int) -> None:
@@ -135,7 +135,7 @@ class Replay:
         args, kwargs = prepared.arguments(tensors)
         grad_mode = bool(self.plan.flags[node] & GRAD_MODE)
         if torch.is_grad_enabled() != grad_mode:
-            torch._C._set_grad_enabled(grad_mode)  # ``quiet``, around the whole replay, puts it back
+            torch._C._set_grad_enabled(grad_mode)  # ``replay_context``, around the whole replay, puts it back
         return prepared.run(*args, **kwargs)
 
     def _take_recorded(self, node: int) -> None:
@@ -152,7 +152,7 @@ class Replay:
         contents = self.held.opaque_outputs.get(node, ())
         if self.plan.flags[node] & COLLECTIVE and not contents:
             for value in values:
-                spoil(self.tensor(int(value)))
+                poison_contents(self.tensor(int(value)))
         for value, content in zip(values, contents, strict=False):
             self.tensor(int(value)).copy_(content)
 
@@ -166,7 +166,7 @@ class Replay:
         if len(fresh) + len(written) != len(slots) or max(slots, default=-1) >= len(fresh):
             recorded = len(slots) - len(written)
             raise CheckFailed(
-                f"replay of {where(graph, node)} returned {len(fresh)} tensors where {recorded} were recorded"
+                f"replay of {node_text(graph, node)} returned {len(fresh)} tensors where {recorded} were recorded"
             )
         for slot, value in zip(slots, values, strict=True):
             tensor = tensors[-1 - slot] if slot < 0 else fresh[slot]
@@ -184,7 +184,7 @@ class Replay:
         expected = (row.shape, row.stride, int(graph.value_offset[value]))
         if geometry != expected or tensor.dtype != getattr(torch, row.dtype, None):
             raise CheckFailed(
-                f"replay of {where(graph, node)} gave {tensor.dtype} {geometry} "
+                f"replay of {node_text(graph, node)} gave {tensor.dtype} {geometry} "
                 f"where {row.dtype} {expected} was recorded"
             )
         born_here = storage >= 0 and graph.storage_birth[storage] == node
@@ -197,7 +197,7 @@ class Replay:
                 self.memory[storage] = tensor.untyped_storage()
             elif tensor.numel():
                 raise CheckFailed(
-                    f"replay of {where(graph, node)} returned new memory where a view was recorded"
+                    f"replay of {node_text(graph, node)} returned new memory where a view was recorded"
                 )
 
     def block(self, value: int) -> int:
@@ -451,8 +451,8 @@ def _fill(item: Any, tensors: Sequence[torch.Tensor]) -> Any:
 
 
 @context
-def quiet(undo: Undo, generators: Iterable[torch.Generator]) -> None:
-    """No gradients, no autocast, and every random generator put back afterwards."""
+def replay_context(undo: Undo, generators: Iterable[torch.Generator]) -> None:
+    """The state of torch that replays run in: no gradients, no autocast, random generators restored afterwards."""
     undo.enter(kept_after_interrupt())
     cuda = torch.cuda.default_generators if torch.cuda.is_initialized() else ()
     for generator in (torch.default_generator, *cuda, *generators):
@@ -476,8 +476,8 @@ def poisoned(size: int, device: str, poison: int = POISON) -> torch.UntypedStora
     return block if device == "meta" else block.fill_(poison)  # type: ignore[attr-defined]
 
 
-def spoil(tensor: torch.Tensor) -> None:
-    """Write nonsense over all that a tensor shows: NaN, -1 or true."""
+def poison_contents(tensor: torch.Tensor) -> None:
+    """Write poison over all elements of a tensor: NaN, -1 or true."""
     tensor.fill_(math.nan if tensor.is_floating_point() or tensor.is_complex() else -1)
 
 
@@ -546,7 +546,7 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     )
 
 
-def where(graph: Graph, node: int) -> str:
+def node_text(graph: Graph, node: int) -> str:
     """A node as an error names it: operation, module and line."""
     row = graph.nodes[node]
     module = f" in {row.path!r}" if row.path else ""

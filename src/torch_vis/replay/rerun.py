@@ -33,16 +33,16 @@ from torch_vis.replay.activation_file import keeper
 from torch_vis.replay.edited_replay import (
     Basis,
     Diverged,
-    LeftValues,
-    PatchedReplay,
+    EditedReplay,
+    Escapes,
     RunLayout,
     memory_taken,
 )
-from torch_vis.replay.live_run import input_values, refused_sizes
-from torch_vis.replay.replay import Replay, ReplayPlan, where
+from torch_vis.replay.held_run import input_values, refused_sizes
+from torch_vis.replay.replay import Replay, ReplayPlan, node_text
 from torch_vis.replay.slicing import (
-    Places,
     ReplayTarget,
+    TargetFinder,
     all_nodes,
     descendants,
     first_touched,
@@ -53,7 +53,7 @@ from torch_vis.replay.slicing import (
 )
 
 if TYPE_CHECKING:
-    from torch_vis.replay.live_run import LiveRun
+    from torch_vis.replay.held_run import HeldRun
 
 
 @dataclass(repr=False)
@@ -156,8 +156,8 @@ class RunPlanner:
         self.graph, self.held = graph, held
         self.plan = ReplayPlan(graph, held)
         self.layout = RunLayout(graph, self.plan)
-        self.places = Places(graph, held, settings)
-        self.left = LeftValues(graph, held, self.plan)
+        self.finder = TargetFinder(graph, held, settings)
+        self.escapes = Escapes(graph, held, self.plan)
         self._targets: dict[Any, list[ReplayTarget]] = {}
         self._schedules: dict[Any, Schedule] = {}
         self._acts: dict[Any, Any] = {}
@@ -167,7 +167,7 @@ class RunPlanner:
         key = wanted.index if isinstance(wanted, Node) else wanted
         known = self._targets.get(key) if isinstance(key, (str, int)) and not isinstance(key, bool) else None
         if known is None:
-            known = self.places.targets(wanted)
+            known = self.finder.targets(wanted)
             if isinstance(key, (str, int)):
                 self._targets[key] = known
         return known
@@ -227,9 +227,9 @@ class RunPlanner:
             touched = touched | self.touched_by(target)
         goals = [r for r in results if not (inputs or patched) or _rests_on(graph, r, touched)]
         deciding = [node for node in _left(graph, touched) if node in self.held.python_values]
-        watched = self.left.changed_before(touched)
-        looked_at = {node for escape in watched for node in self.left.makers(escape)}
-        looked_at.update(deciding, self.left.deciding(touched))
+        watched = self.escapes.changed_before(touched)
+        looked_at = {node for escape in watched for node in self.escapes.makers(escape)}
+        looked_at.update(deciding, self.escapes.deciding(touched))
         needed = needed_nodes(graph, goals, kept, patched, sorted(looked_at))
         if from_basis:
             needed = only_touched(graph, self.plan, needed, touched, kept, patched, sorted(looked_at))
@@ -285,9 +285,9 @@ def execute(
     whole = request.whole or (request.keep == "all" and request.to is None and not patches)
     states: dict[int, Any] = {} if basis is None else dict(basis.states)
     with keeper(graph, rows, request.to) as sink:
-        run = PatchedReplay(graph, held, plan, planner.layout, sink, kept, patches)
+        run = EditedReplay(graph, held, plan, planner.layout, sink, kept, patches)
         run.deciding = schedule.deciding
-        run.watch(schedule.watched, planner.left)
+        run.watch(schedule.watched, planner.escapes)
         names = {value: name for name, value in given.items()}
         run.give({value: request.inputs[name] for name, value in given.items()}, names)
         if basis is not None:
@@ -303,9 +303,9 @@ def execute(
         refused = getattr(sink, "refused", ())
     rerun.limits = _limits(graph, held, schedule.touched, run.otherwise)
     inputs = {} if basis is not None else request.inputs
-    changed = [*run.left_otherwise, *planner.left.changed_after(schedule.touched)]
-    changed += [escape for escape in held.escapes if planner.left.is_another_input(escape, inputs)]
-    rerun.limits += tuple(planner.left.sentences(changed, schedule.touched, schedule.needed))
+    changed = [*run.left_otherwise, *planner.escapes.changed_after(schedule.touched)]
+    changed += [escape for escape in held.escapes if planner.escapes.is_another_input(escape, inputs)]
+    rerun.limits += tuple(planner.escapes.sentences(changed, schedule.touched, schedule.needed))
     rerun.limits += _partly_replaced(graph, [target for target, _ in patches])
     if refused:
         rerun.limits += (f"not written, safetensors has no form for them: {', '.join(refused)}",)
@@ -355,7 +355,7 @@ def _left(graph: Graph, touched: Any) -> list[int]:
         if touched[graph.in_value[slice(*graph.input_span(node))]].any():
             if graph.node_flags[node] & Flag.OPAQUE:
                 raise UsageError(
-                    f"{where(graph, node)} could not be looked into when it was recorded, and cannot be run"
+                    f"{node_text(graph, node)} could not be looked into when it was recorded, and cannot be run"
                 )
             nodes.append(node)
     return nodes
@@ -372,7 +372,7 @@ def _limits(graph: Graph, held: KeptTensors, touched: Any, otherwise: Mapping[in
         else:
             values = ""
         sentences.append(
-            f"a value left for Python at {where(graph, node)}{values}: what was decided by it is as recorded"
+            f"a value left for Python at {node_text(graph, node)}{values}: what was decided by it is as recorded"
         )
     gives = [
         node
@@ -382,7 +382,7 @@ def _limits(graph: Graph, held: KeptTensors, touched: Any, otherwise: Mapping[in
     if gives:
         sentences.append(
             f"what other ranks sent is as recorded, though they are given something else now: "
-            f"{many(len(gives), 'node')}, the first {where(graph, gives[0])}"
+            f"{many(len(gives), 'node')}, the first {node_text(graph, gives[0])}"
         )
     return tuple(sentences)
 
@@ -396,7 +396,8 @@ def _partly_replaced(graph: Graph, targets: Sequence[ReplayTarget]) -> tuple[str
                 nodes = graph.in_node[np.isin(graph.in_value, memory_taken(graph, value))].tolist()
                 takers |= {node for node in nodes if node > target.after and target.sight.new(node)}
     return tuple(
-        f"{where(graph, node)} took memory of which a part was replaced, with what else lies there: that is as recorded"
+        f"{node_text(graph, node)} took memory of which a part was replaced, "
+        "with what else lies there: that is as recorded"
         for node in sorted(takers)
     )
 
@@ -414,13 +415,13 @@ def _patched(planner: RunPlanner, key: Any) -> list[ReplayTarget]:
     return replaced
 
 
-def run_whole(trace: LiveRun, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rerun:
+def run_whole(trace: HeldRun, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rerun:
     """Run a trace's graph again and keep the memory of all of it, for ``again`` to start from."""
     return rerun(trace, args, kwargs, {}, None, None, whole=True)
 
 
 def rerun(
-    trace: LiveRun,
+    trace: HeldRun,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     replace: Mapping[Any, Any],
@@ -459,14 +460,14 @@ def rerun(
         return Rerun(output=_called(exported, args, kwargs), ran=len(trace.graph), limits=limits)
 
 
-def _place(trace: LiveRun, divergence: Diverged) -> str:
+def _place(trace: HeldRun, divergence: Diverged) -> str:
     """The operator or line that decided."""
     site = trace.graph.nodes[divergence.node].site
     what = _operator(trace, divergence) or "a branch on a tensor"
     return f"{what} at {site}" if site is not None else what
 
 
-def _operator(trace: LiveRun, divergence: Diverged) -> str | None:
+def _operator(trace: HeldRun, divergence: Diverged) -> str | None:
     """The higher-order operator that looked at a value, if one did."""
     scope = trace.graph.nodes[divergence.node].scope
     while scope is not None:
@@ -477,7 +478,7 @@ def _operator(trace: LiveRun, divergence: Diverged) -> str | None:
     return None
 
 
-def _another_way(trace: LiveRun, divergence: Diverged) -> UsageError:
+def _another_way(trace: HeldRun, divergence: Diverged) -> UsageError:
     exporting = trace.program is None or trace.program.exported is None
     advice = ""
     if exporting and _operator(trace, divergence):
@@ -496,7 +497,7 @@ def _called(exported: Any, args: Any, kwargs: Any) -> Any:
         return torch.func.functional_call(module, buffers, args, kwargs)
 
 
-def planner_of(trace: LiveRun, held: KeptTensors) -> RunPlanner:
+def planner_of(trace: HeldRun, held: KeptTensors) -> RunPlanner:
     """What the reruns of a trace share, made for the first of them."""
     planner = trace._planner
     if not isinstance(planner, RunPlanner) or planner.held is not held or planner.graph is not trace.graph:
@@ -504,7 +505,7 @@ def planner_of(trace: LiveRun, held: KeptTensors) -> RunPlanner:
     return planner
 
 
-def _run(trace: LiveRun, held: KeptTensors, request: Request, basis: Basis | None) -> Rerun:
+def _run(trace: HeldRun, held: KeptTensors, request: Request, basis: Basis | None) -> Rerun:
     for key, by in request.replace.items():
         check_replacement(key, by)
     run, results = execute(planner_of(trace, held), request, basis)
@@ -517,7 +518,7 @@ def _run(trace: LiveRun, held: KeptTensors, request: Request, basis: Basis | Non
     return run
 
 
-def _again(trace: LiveRun, held: KeptTensors, request: Request, basis: Basis) -> Rerun:
+def _again(trace: HeldRun, held: KeptTensors, request: Request, basis: Basis) -> Rerun:
     try:
         return _run(trace, held, request, basis)
     except Diverged as divergence:
@@ -525,7 +526,7 @@ def _again(trace: LiveRun, held: KeptTensors, request: Request, basis: Basis) ->
 
 
 def _other_sizes(
-    trace: LiveRun, resized: list[str], inputs: Mapping[str, torch.Tensor], args: Any, kwargs: Any, more: bool
+    trace: HeldRun, resized: list[str], inputs: Mapping[str, torch.Tensor], args: Any, kwargs: Any, more: bool
 ) -> Rerun:
     """Inputs of other sizes: only a program whose sizes are open can take them."""
     program = trace.program
@@ -553,7 +554,7 @@ def _other_sizes(
     )
 
 
-def rebuilt(trace: LiveRun, results: Mapping[int, torch.Tensor]) -> Any:
+def rebuilt(trace: HeldRun, results: Mapping[int, torch.Tensor]) -> Any:
     """The output with each tensor replaced by that of the new run."""
     if trace.error is not None:
         return None

@@ -1,6 +1,6 @@
-"""Which part of a run is meant, and which operations it takes.
+"""What a selector means in a replay, and the slice of the graph that has to run for it.
 
-``Places`` finds what a selector stands for; ``needed_nodes`` and ``only_touched`` which operations have to run for it.
+``TargetFinder`` finds a selector's values; ``needed_nodes`` and ``only_touched`` give the operations to be run.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class ReplayTarget(NamedTuple):
         return (self.values, self.after, self.sight)
 
 
-class Places:
-    """Finds what selectors stand for in one run."""
+class TargetFinder:
+    """Finds the values of a run that a selector stands for, as ``ReplayTarget``."""
 
     def __init__(self, graph: Graph, held: KeptTensors, settings: Mapping[str, Any] | None = None) -> None:
         self.graph, self.held = graph, held

@@ -1,4 +1,4 @@
-"""A replay that is watched: what every operation made, looked at while it is there."""
+"""A replay one operation at a time, so that each one's outputs can be looked at before their memory is released."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch_vis.errors import TensorsMissing
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import and_more
-from torch_vis.replay.replay import Replay, ReplayPlan, quiet
+from torch_vis.replay.replay import Replay, ReplayPlan, replay_context
 
 See = Callable[[int, list[torch.Tensor]], None]
 
 
-def ready(graph: Graph, held: KeptTensors | None) -> KeptTensors:
+def tensors_for_replay(graph: Graph, held: KeptTensors | None) -> KeptTensors:
     """The tensors that a replay starts from; raises where they are not there any more."""
     if held is None:
         raise TensorsMissing(
@@ -34,15 +34,15 @@ def ready(graph: Graph, held: KeptTensors | None) -> KeptTensors:
 
 
 class Stepper:
-    """A run of the graph that goes on one operation at a time; the model and its state are not touched.
+    """A replay that is advanced one operation at a time; the model and its state are not touched.
 
-    ``steps`` is to be taken inside ``quiet(run.plan.generators)``. Two runs may take turns: each has its own random
-    stream.
+    ``steps`` is to be taken inside ``replay_context(run.plan.generators)``. Two runs may take turns: each has
+    its own random stream.
     """
 
     def __init__(self, graph: Graph, held: KeptTensors | None) -> None:
         self.graph = graph
-        self.plan = ReplayPlan(graph, ready(graph, held))
+        self.plan = ReplayPlan(graph, tensors_for_replay(graph, held))
         self.replay = Replay(graph, self.plan.held, self.plan)
         self.done = self.plan.last_uses(range(len(graph)))
         self.states: dict[int, Any] = {}
@@ -83,7 +83,7 @@ class Stepper:
 def observe(graph: Graph, held: KeptTensors | None, see: See, wanted: Any = None) -> None:
     """Run the recorded operations again and show what each made, or each of those that a mask wants."""
     run = Stepper(graph, held)
-    with quiet(run.plan.generators):
+    with replay_context(run.plan.generators):
         for node in run.steps():
             if wanted is None or wanted[node]:
                 see(node, run.outputs(node))

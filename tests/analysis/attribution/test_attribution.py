@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import torch_vis as tv
 from torch_vis.errors import NoMatch, TensorsMissing, UsageError
-from torch_vis.replay.forward import Forward
+from torch_vis.replay.differentiable import DifferentiableReplay
 
 
 class Small(nn.Module):
@@ -78,7 +78,7 @@ class _First(nn.Module):
 
 def test_random_operations_draw_what_they_drew() -> None:
     t = tv.trace(nn.Dropout(0.5).train(), torch.ones(4, 6))
-    forward = Forward(t, vary=["input"])
+    forward = DifferentiableReplay(t, vary=["input"])
     assert torch.equal(forward.run({"input": torch.ones(4, 6)}).output, t.output)
     state = torch.get_rng_state()
     t.attribute("smoothgrad", measure=lambda y: y.sum(1), samples=3)

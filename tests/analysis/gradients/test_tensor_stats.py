@@ -13,7 +13,7 @@ from tests.kit.labels import written
 from tests.zoo import ZOO, close_process_group
 from torch_vis.analysis.gradients.tensor_stats import contents
 from torch_vis.errors import TensorsMissing, UsageError
-from torch_vis.replay.replay import quiet, same_bits
+from torch_vis.replay.replay import replay_context, same_bits
 from torch_vis.replay.stepper import Stepper
 
 
@@ -129,7 +129,7 @@ def test_two_runs_take_turns_with_random_streams_of_their_own():
     t = small(nn.Linear(3, 64), nn.Dropout(0.5), nn.Dropout(0.5))
     before = torch.get_rng_state()
     one, two = Stepper(t.graph, t.kept), Stepper(t.graph, t.kept)
-    with quiet(one.plan.generators):
+    with replay_context(one.plan.generators):
         for here, there in zip(one.steps(), two.steps(), strict=True):
             for a, b in zip(one.outputs(here), two.outputs(there), strict=True):
                 assert here == there and (

@@ -23,7 +23,7 @@ from torch_vis.analysis.machine.kernel_model import KernelEstimate
 from torch_vis.analysis.machine.latency import SETTLE_NS, WITHIN, LatencyReport, predict, timeline
 from torch_vis.errors import CorruptFile, NewerFile, NotOurFile, UsageError
 from torch_vis.graph import Metrics
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.ops.families import kind_of
 
 

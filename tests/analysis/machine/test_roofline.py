@@ -19,7 +19,7 @@ from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.roofline import BOUND, RooflineReport, roofline
 from torch_vis.errors import NoMatch, UsageError
 from torch_vis.graph import Column, Metrics
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.ops.families import KINDS, kind_of
 
 # 1 FLOP and 1 byte per ns, at least 100 ns for anything

@@ -17,7 +17,7 @@ from torch_vis.analysis.memory.report import MemoryReport
 from torch_vis.errors import UsageError
 from torch_vis.graph.lifetimes import Lifetimes, Use
 from torch_vis.graph.metrics import Column, Metrics
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 
 
 @pytest.mark.parametrize("name", NAMES)

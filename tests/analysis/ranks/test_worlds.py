@@ -26,7 +26,7 @@ from torch_vis.analysis.ranks.waiting import (
     off_by,
 )
 from torch_vis.graph import GraphBuilder, Metrics
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

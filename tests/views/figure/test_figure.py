@@ -16,7 +16,7 @@ from tests.kit.graphs import empty_graph, one_node_graph
 from tests.kit.traced import NAMES, traced
 from torch_vis.errors import NoMatch, UsageError
 from torch_vis.graph import Metrics
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.schema import Flag, Kind, Phase
 from torch_vis.views.figure.diagram import FigureOptions, PhaseColumn, diagram
 from torch_vis.views.figure.scene import Scene, scene

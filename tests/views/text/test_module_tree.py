@@ -26,7 +26,7 @@ from tests.kit.graphs import (
 from torch_vis.errors import UsageError
 from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.graph.module_table import ModuleTable
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.text import duration, size
 from torch_vis.ops.cost.compute import costs
 from torch_vis.views.text.module_tree import MOST_ROWS, table

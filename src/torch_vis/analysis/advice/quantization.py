@@ -38,7 +38,7 @@ from torch_vis.graph.text import and_more, duration, size
 from torch_vis.graph.types import Floats, Ints
 from torch_vis.ops.families import KINDS, REAL_DTYPES, kind_of
 from torch_vis.progress import progress
-from torch_vis.replay.replay import quiet
+from torch_vis.replay.replay import replay_context
 from torch_vis.replay.stepper import Stepper
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.charts.labels import common_path
@@ -472,7 +472,7 @@ class QuantizationExperiment:
         by_node = {use.node: use for use in self.uses if use.activations}
         worst_db: dict[WeightAndFormat, float | None] = {}
         stepper = Stepper(self.traced.graph, self.traced.kept)
-        with quiet(stepper.plan.generators):
+        with replay_context(stepper.plan.generators):
             for node in stepper.steps():
                 use = by_node.get(node)
                 if use is None:

@@ -22,7 +22,7 @@ from torch_vis.graph.schema import Role, TensorType
 from torch_vis.replay.perturb import perturbed
 from torch_vis.replay.replay import Replay, ReplayPlan
 from torch_vis.replay.slicing import needed_nodes
-from torch_vis.replay.stepper import ready
+from torch_vis.replay.stepper import tensors_for_replay
 
 # The dimensions that a product sums over, by the place of the argument.
 SUMMED: dict[str, dict[int, tuple[int, ...]]] = {
@@ -400,7 +400,7 @@ class ForwardRun:
     """A recorded forward run that can be repeated with parts of it rounded."""
 
     def __init__(self, graph: Graph, kept: KeptTensors | None) -> None:
-        self.graph, self.kept = graph, ready(graph, kept)
+        self.graph, self.kept = graph, tensors_for_replay(graph, kept)
         self.plan = ReplayPlan(graph, self.kept)
         self.goals = [r for r, row in enumerate(graph.results) if row.kind == "output"]
         self.nodes = needed_nodes(graph, self.goals, [], [])

@@ -17,8 +17,8 @@ from torch_vis.graph.graph import Graph, Node
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.ops.names import common_name, plain_name
 from torch_vis.replay.decompositions import FUSED_ATTENTION, FUSED_LAYERS, attention_call
-from torch_vis.replay.forward import Forward
-from torch_vis.replay.live_run import LiveRun
+from torch_vis.replay.differentiable import DifferentiableReplay
+from torch_vis.replay.held_run import HeldRun
 from torch_vis.replay.rerun import planner_of
 from torch_vis.views.charts.maps import MapPicture, NumberGrid
 from torch_vis.views.text.table_layout import Field, Listing
@@ -56,7 +56,7 @@ class AttentionReport(MapReport):
 
     def __init__(
         self,
-        run: LiveRun,
+        run: HeldRun,
         at: Any = None,
         *args: Any,
         kwargs: Mapping[str, Any] | None = None,
@@ -75,7 +75,9 @@ class AttentionReport(MapReport):
         for attention in places:
             outputs = graph.out_value[slice(*graph.output_span(attention.node))].tolist()
             watch[attention] = planner.plan.arguments(attention.node) if attention.is_fused else outputs[:1]
-        forward = Forward(run, args, kwargs, watch=sorted({v for row in watch.values() for v in row}))
+        forward = DifferentiableReplay(
+            run, args, kwargs, watch=sorted({v for row in watch.values() for v in row})
+        )
         self._limits = forward.limits
         self.weights: dict[str, torch.Tensor] = {}
         """The weights by module, in the order of the run."""
@@ -89,7 +91,7 @@ class AttentionReport(MapReport):
         self._tokens = list(tokens) if tokens is not None else None
 
     def _weights(
-        self, forward: Forward, attention: AttentionNode, tensors: list[torch.Tensor]
+        self, forward: DifferentiableReplay, attention: AttentionNode, tensors: list[torch.Tensor]
     ) -> torch.Tensor:
         if not attention.is_fused:
             return _as_heads(forward.graph, tensors[0])
@@ -226,7 +228,7 @@ def _weighs(graph: Graph, node: Node) -> bool:
     return False
 
 
-def _chosen(run: LiveRun, places: list[AttentionNode], at: Any) -> list[AttentionNode]:
+def _chosen(run: HeldRun, places: list[AttentionNode], at: Any) -> list[AttentionNode]:
     """The places within the calls that a selector selects."""
     graph = run.graph
     inside = np.zeros(len(graph), dtype=bool)

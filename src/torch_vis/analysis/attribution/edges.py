@@ -23,8 +23,8 @@ from torch_vis.graph.schema import Flag, Kind, Phase
 from torch_vis.graph.types import Bools
 from torch_vis.ops.names import common_name
 from torch_vis.progress import progress
-from torch_vis.replay.forward import Forward, ValueChange, passing_nodes
-from torch_vis.replay.live_run import LiveRun
+from torch_vis.replay.differentiable import DifferentiableReplay, ValueChange, passing_nodes
+from torch_vis.replay.held_run import HeldRun
 from torch_vis.replay.rerun import Rerun, planner_of
 from torch_vis.replay.slicing import ReplayTarget, Sight, full_index
 from torch_vis.views.charts.maps import MapPicture, NumberGrid
@@ -76,7 +76,7 @@ class EdgeReport(MapReport):
 
     def __init__(
         self,
-        run: LiveRun,
+        run: HeldRun,
         measure: Callable[[Any], Any],
         *args: Any,
         kwargs: Mapping[str, Any] | None = None,
@@ -95,20 +95,22 @@ class EdgeReport(MapReport):
         """The modules between which edges are, as a selector; None for operations."""
         goal = Goal(measure=measure)
         graph = run.graph
-        plain = Forward(run)
+        plain = DifferentiableReplay(run)
         self.measured = _number(goal, plain)
         """What is measured in the run."""
-        other = Forward(run, args, kwargs)
+        other = DifferentiableReplay(run, args, kwargs)
         self._limits = other.limits
         self.other_measured = _number(goal, other)
         """What is measured in the other run."""
         if between is None:
-            edges = _between_operations(graph, plain, Forward(run, args, kwargs, vary=_names(run)).touched)
+            edges = _between_operations(
+                graph, plain, DifferentiableReplay(run, args, kwargs, vary=_names(run)).touched
+            )
         else:
             edges = _between_modules(run, plain, between)
         values = sorted({value for edge in edges for value in edge.values})
-        was = _watched(Forward(run, watch=values))
-        now = _watched(Forward(run, args, kwargs, watch=values))
+        was = _watched(DifferentiableReplay(run, watch=values))
+        now = _watched(DifferentiableReplay(run, args, kwargs, watch=values))
         guess = _one_pass if between is None else _pass_by_receiver
         estimates = guess(run, goal, edges, was, now)
         order = sorted(range(len(edges)), key=lambda number: -abs(estimates[number]))
@@ -181,17 +183,17 @@ class EdgeReport(MapReport):
         return [*(target.name for target in targets), OUTPUT]
 
 
-def _names(run: LiveRun) -> list[str]:
+def _names(run: HeldRun) -> list[str]:
     """The inputs that the run read."""
-    return list(Forward(run).values)
+    return list(DifferentiableReplay(run).values)
 
 
-def _number(goal: Goal, forward: Forward) -> float:
+def _number(goal: Goal, forward: DifferentiableReplay) -> float:
     with without_gradients():
         return float(goal.of(forward.run()).detach().double().sum())
 
 
-def _watched(forward: Forward) -> dict[int, torch.Tensor]:
+def _watched(forward: DifferentiableReplay) -> dict[int, torch.Tensor]:
     with without_gradients():
         return {value: tensor.detach().clone() for value, tensor in forward.run().watched.items()}
 
@@ -199,7 +201,7 @@ def _watched(forward: Forward) -> dict[int, torch.Tensor]:
 # ---------------------------------------------------------------- which edges there are
 
 
-def _between_operations(graph: Graph, forward: Forward, touched: Any) -> list[_Edge]:
+def _between_operations(graph: Graph, forward: DifferentiableReplay, touched: Any) -> list[_Edge]:
     """What each operation reads of each other, through views, where the inputs have a part in it."""
     needed = np.zeros(len(graph), dtype=bool)
     needed[forward.nodes] = True
@@ -232,7 +234,7 @@ def _operation(graph: Graph, node: int) -> str:
     return f"{row.path}/{row.name}#{node}"
 
 
-def _between_modules(run: LiveRun, forward: Forward, between: Any) -> list[_Edge]:
+def _between_modules(run: HeldRun, forward: DifferentiableReplay, between: Any) -> list[_Edge]:
     """Every two of the selected calls that are joined by operations outside of all of them."""
     planner, graph = forward.planner, run.graph
     targets = planner.targets(between)
@@ -289,19 +291,19 @@ def _followed(leaves: dict[Any, torch.Tensor], key: Any) -> Callable[[torch.Tens
     return put
 
 
-def _forward_for(run: LiveRun, edges: Sequence[_Edge]) -> Forward:
+def _forward_for(run: HeldRun, edges: Sequence[_Edge]) -> DifferentiableReplay:
     graph = run.graph
     places = [
         ReplayTarget(edge.name, edge.values, int(graph.value_producer[edge.values[0]]), Sight(frozenset()))
         for edge in edges
     ]
-    return Forward(run, places=places)
+    return DifferentiableReplay(run, places=places)
 
 
 Contents = Mapping[int, torch.Tensor]
 
 
-def _one_pass(run: LiveRun, goal: Goal, edges: list[_Edge], was: Contents, now: Contents) -> list[float]:
+def _one_pass(run: HeldRun, goal: Goal, edges: list[_Edge], was: Contents, now: Contents) -> list[float]:
     """The estimates of edges between operations: one pass, in which every reader has a tensor of its own."""
     leaves: dict[Any, torch.Tensor] = {}
     changes = []
@@ -313,7 +315,7 @@ def _one_pass(run: LiveRun, goal: Goal, edges: list[_Edge], was: Contents, now: 
 
 
 def _pass_by_receiver(
-    run: LiveRun, goal: Goal, edges: list[_Edge], was: Contents, now: Contents
+    run: HeldRun, goal: Goal, edges: list[_Edge], was: Contents, now: Contents
 ) -> list[float]:
     """The estimates of edges between modules: one pass for each receiver, with all its senders followed."""
     estimates = [0.0] * len(edges)
@@ -335,7 +337,7 @@ def _pass_by_receiver(
 
 
 def _estimates(
-    forward: Forward,
+    forward: DifferentiableReplay,
     goal: Goal,
     changes: list[ValueChange],
     leaves: dict[Any, torch.Tensor],
@@ -356,7 +358,7 @@ def _estimates(
     ]
 
 
-def _patched(run: LiveRun, goal: Goal, edge: _Edge, now: Contents) -> float:
+def _patched(run: HeldRun, goal: Goal, edge: _Edge, now: Contents) -> float:
     """What is measured with one edge patched."""
     put = {value: (lambda _, value=value: now[value].clone()) for value in edge.values}
     with without_gradients():
@@ -368,7 +370,7 @@ def _patched(run: LiveRun, goal: Goal, edge: _Edge, now: Contents) -> float:
 
 
 def patch_path(
-    run: LiveRun,
+    run: HeldRun,
     path: Sequence[Any],
     edit: Replacement,
     args: tuple[Any, ...] = (),
@@ -383,20 +385,20 @@ def patch_path(
     graph = run.graph
     ends_outside = isinstance(path[-1], str) and path[-1] == OUTPUT
     places = [_single(planner.targets(place), place) for place in (path[:-1] if ends_outside else path)]
-    allowed = _allowed(run, Forward(run, args, kwargs), places, frozen)
+    allowed = _allowed(run, DifferentiableReplay(run, args, kwargs), places, frozen)
     first = places[0]
     index = full_index(graph, first)
-    (old,) = Forward(run, args, kwargs).values_of([first])
+    (old,) = DifferentiableReplay(run, args, kwargs).values_of([first])
     with without_gradients():
         new = changed(old, edit, EditPlace(first.name), index)
     output: Any = None
     for number, sender in enumerate(places[: None if ends_outside else -1]):
         last = number + 2 > len(places) - (0 if ends_outside else 1)
         receiver = None if number + 1 >= len(places) else places[number + 1]
-        forward = Forward(run, args, kwargs)
+        forward = DifferentiableReplay(run, args, kwargs)
         edge = _leg(graph, forward, sender, receiver, allowed)
         watch = [] if receiver is None or last else [receiver.values[0]]
-        way = Forward(
+        way = DifferentiableReplay(
             run, args, kwargs, watch=watch,
             places=[ReplayTarget(edge.name, edge.values, sender.after, Sight(frozenset()))],
         )  # fmt: skip
@@ -417,7 +419,11 @@ def _single(targets: Sequence[ReplayTarget], place: Any) -> ReplayTarget:
 
 
 def _leg(
-    graph: Graph, forward: Forward, sender: ReplayTarget, receiver: ReplayTarget | None, allowed: set[int]
+    graph: Graph,
+    forward: DifferentiableReplay,
+    sender: ReplayTarget,
+    receiver: ReplayTarget | None,
+    allowed: set[int],
 ) -> _Edge:
     """From one place of a path to the next."""
     value = sender.values[0]
@@ -444,9 +450,9 @@ def _leg(
     return edge
 
 
-def _tail(graph: Graph, forward: Forward) -> set[int]:
+def _tail(graph: Graph, forward: DifferentiableReplay) -> set[int]:
     """The operations at the end, one after another, that nothing else of the inputs joins: head and unembedding."""
-    touched = Forward(forward.trace, vary=list(forward.values)).touched
+    touched = DifferentiableReplay(forward.trace, vary=list(forward.values)).touched
     tail: set[int] = set()
     values = list(forward.outputs)
     while values:
@@ -460,7 +466,9 @@ def _tail(graph: Graph, forward: Forward) -> set[int]:
     return tail
 
 
-def _allowed(run: LiveRun, forward: Forward, places: Sequence[ReplayTarget], frozen: Any) -> set[int]:
+def _allowed(
+    run: HeldRun, forward: DifferentiableReplay, places: Sequence[ReplayTarget], frozen: Any
+) -> set[int]:
     """The operations that pass a change on."""
     graph = run.graph
     if frozen is not None:

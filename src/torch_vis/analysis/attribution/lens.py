@@ -12,8 +12,8 @@ from torch_vis.analysis.attribution.methods import Goal, token_names
 from torch_vis.analysis.report import Charts, MapReport
 from torch_vis.capture.modes import without_gradients
 from torch_vis.errors import UsageError, no_match
-from torch_vis.replay.forward import Forward, change_of
-from torch_vis.replay.live_run import LiveRun
+from torch_vis.replay.differentiable import DifferentiableReplay, change_of
+from torch_vis.replay.held_run import HeldRun
 from torch_vis.replay.rerun import RunPlanner, planner_of
 from torch_vis.replay.slicing import ReplayTarget
 from torch_vis.views.charts.maps import MapPicture, NumberGrid
@@ -41,7 +41,7 @@ class LogitLensReport(MapReport):
 
     def __init__(
         self,
-        run: LiveRun,
+        run: HeldRun,
         at: Any = None,
         *args: Any,
         kwargs: Mapping[str, Any] | None = None,
@@ -64,8 +64,8 @@ class LogitLensReport(MapReport):
         """The layers, in order."""
         goal = Goal(output=output)
         last = layers[-1]
-        values = Forward(run, args, kwargs).values_of(layers)
-        forward = Forward(run, args, kwargs, places=[last])
+        values = DifferentiableReplay(run, args, kwargs).values_of(layers)
+        forward = DifferentiableReplay(run, args, kwargs, places=[last])
         self._limits = forward.limits
         self.logits: dict[str, torch.Tensor] = {}
         """The logits after each layer, each as the output is."""

@@ -17,9 +17,9 @@ from torch_vis.capture.containers import named_tensors
 from torch_vis.capture.modes import with_gradients, without_gradients
 from torch_vis.errors import UsageError, no_match
 from torch_vis.progress import progress
-from torch_vis.replay.forward import Forward, ForwardPass, ValueChange, change_of
-from torch_vis.replay.live_run import LiveRun
-from torch_vis.replay.replay import where
+from torch_vis.replay.differentiable import DifferentiableReplay, ForwardPass, ValueChange, change_of
+from torch_vis.replay.held_run import HeldRun
+from torch_vis.replay.replay import node_text
 from torch_vis.replay.slicing import ReplayTarget, full_index
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.charts.maps import ColoredText, MapPicture, NumberGrid, Overlay
@@ -198,14 +198,14 @@ class Explained:
 
     def __init__(
         self,
-        trace: LiveRun,
+        trace: HeldRun,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any] | None,
         goal: Goal,
         at: Any,
     ) -> None:
         self.trace, self.goal = trace, goal
-        probe = Forward(trace, args, kwargs)
+        probe = DifferentiableReplay(trace, args, kwargs)
         self.given = (args, kwargs)
         self.inputs = {name: probe.input(name) for name in probe.values}
         self.at_inputs = at is None and any(t.is_floating_point() for t in self.inputs.values())
@@ -230,7 +230,7 @@ class Explained:
             wanted = wanted if isinstance(wanted, (list, tuple)) else [wanted]
             self.places = [target for item in wanted for target in planner.targets(item)]
             self.names = [target.name for target in self.places]
-        self.forward = Forward(
+        self.forward = DifferentiableReplay(
             trace, args, kwargs, vary=self.names if self.at_inputs else (), places=self.places
         )
         if self.at_inputs:
@@ -247,7 +247,7 @@ class Explained:
     def activations(self, inputs: Mapping[str, torch.Tensor]) -> Tensors:
         """What the places have for some inputs."""
         fixed = {self.forward.values[name]: tensor for name, tensor in inputs.items()}
-        whole = Forward(self.trace, places=self.places, fixed=fixed)
+        whole = DifferentiableReplay(self.trace, places=self.places, fixed=fixed)
         return [
             self._part(target, tensor) for target, tensor in zip(self.places, whole.values_of(self.places))
         ]
@@ -260,7 +260,7 @@ class Explained:
         for target, name, value in zip(self.places, self.names, self.values):
             part = copy.copy(self)
             part.places, part.names, part.values = [target], [name], [value]
-            part.forward = Forward(self.trace, *self.given, places=[target])
+            part.forward = DifferentiableReplay(self.trace, *self.given, places=[target])
             parts.append(part)
         return parts
 
@@ -299,7 +299,7 @@ class Explained:
         return self.forward.gradients(measured.sum(), leaves), measured.detach()
 
     def gradients_on_the_way(
-        self, way: Forward, inputs: Mapping[str, torch.Tensor]
+        self, way: DifferentiableReplay, inputs: Mapping[str, torch.Tensor]
     ) -> tuple[Tensors, Tensors]:
         """For other inputs the gradients at the places, and what they have."""
         leaves: dict[int, torch.Tensor] = {}
@@ -380,7 +380,7 @@ def _fits(value: torch.Tensor, own: torch.Tensor) -> bool:
         return False
 
 
-def _lookups(trace: LiveRun) -> list[str]:
+def _lookups(trace: HeldRun) -> list[str]:
     """The modules in which an input is looked up in a table, the first of the run first."""
     graph = trace.graph
     inputs = {value.index for value in graph.inputs if value.role == "input"}
@@ -522,7 +522,7 @@ def conductance(subject: Explained, settings: MethodSettings) -> Tensors:
     places = 0.5 * (1 + np.polynomial.legendre.leggauss(steps + 1)[0])
     sums = [torch.zeros_like(value) for value in subject.values]
     before: tuple[Tensors, Tensors] | None = None
-    way = Forward(subject.trace, *subject.given, vary=signals, places=subject.places)
+    way = DifferentiableReplay(subject.trace, *subject.given, vary=signals, places=subject.places)
     for share in progress([*places], "conductance"):
         inputs = {name: start[name] + float(share) * (subject.inputs[name] - start[name]) for name in signals}
         gradients, values = subject.gradients_on_the_way(way, inputs)
@@ -684,7 +684,7 @@ class AttributionReport(AttributedMaps):
 
     def __init__(
         self,
-        run: LiveRun,
+        run: HeldRun,
         method: str = "integrated_gradients",
         *args: Any,
         kwargs: Mapping[str, Any] | None = None,
@@ -734,7 +734,9 @@ class AttributionReport(AttributedMaps):
         self._inputs = subject.inputs
         self._tokens = tokens
         self._left = subject.forward.left_at
-        self._cut = [] if method == "occlusion" else [where(run.graph, node) for node in subject.forward.cut]
+        self._cut = (
+            [] if method == "occlusion" else [node_text(run.graph, node) for node in subject.forward.cut]
+        )
         if tokens is not None:
             for values in self.maps.values():
                 if values.dim() > 1:
@@ -742,7 +744,7 @@ class AttributionReport(AttributedMaps):
 
     def _at_baseline(self, subject: Explained, settings: MethodSettings) -> float:
         if METHODS[self.method].inside:
-            way = Forward(subject.trace, *subject.given, vary=list(subject.forward.values))
+            way = DifferentiableReplay(subject.trace, *subject.given, vary=list(subject.forward.values))
             with without_gradients():
                 measured = subject.goal.of(way.run(subject.baseline_inputs(settings.baseline)))
         else:

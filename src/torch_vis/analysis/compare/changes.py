@@ -34,7 +34,7 @@ from torch_vis.analysis.compare.words import (
 from torch_vis.graph.flow import ancestors
 from torch_vis.graph.graph import Graph, Node, Scope
 from torch_vis.graph.lifetimes import ENDING
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.schema import Flag, Phase, Role
 from torch_vis.graph.text import and_more, inert, many
 from torch_vis.graph.types import Bools, Ints

@@ -12,7 +12,7 @@ from torch_vis.graph.call import Call
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Flag, Phase, TensorType
 from torch_vis.graph.types import Ints
-from torch_vis.replay.live_run import LiveRun
+from torch_vis.replay.held_run import HeldRun
 
 # The attribute that names the parameters without a gradient.
 FROZEN = "frozen"
@@ -113,7 +113,7 @@ def _row(plain: Any) -> tuple[dict[str, str], dict[str, str]]:
     return made, more
 
 
-def counts_other_steps(a: LiveRun, b: LiveRun, to_b: Ints) -> list[int]:
+def counts_other_steps(a: HeldRun, b: HeldRun, to_b: Ints) -> list[int]:
     """The operations of ``b`` that differ in nothing but constants which an optimizer derives from its step count.
 
     That is so where both runs' optimizers are set alike and have made different numbers of steps, as far as known.
@@ -145,7 +145,7 @@ def _output_types(graph: Graph, node: int) -> list[TensorType]:
     ]
 
 
-def _may_count_differently(a: LiveRun, b: LiveRun) -> bool:
+def _may_count_differently(a: HeldRun, b: HeldRun) -> bool:
     steps = [[row.get("steps") for row in Settings(run.meta).optimizers] for run in (a, b)]
     if steps[0] != steps[1]:
         return True

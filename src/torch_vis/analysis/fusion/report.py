@@ -11,7 +11,7 @@ import numpy as np
 from torch_vis.analysis.fusion import fuse
 from torch_vis.analysis.report import Charts, Report, most
 from torch_vis.errors import UsageError
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.text import count, size
 from torch_vis.views.charts.chart import PALE, Axis, Chart, Series
 from torch_vis.views.charts.labels import family

@@ -18,7 +18,7 @@ from torch_vis.graph.metrics import Column
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import and_more, many
 from torch_vis.graph.types import Array, Bools
-from torch_vis.replay.live_run import LiveRun
+from torch_vis.replay.held_run import HeldRun
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.text.table_layout import Field, Listing
 
@@ -76,7 +76,7 @@ class HealthReport(Report):
 
     title = "Health"
 
-    def __init__(self, run: LiveRun) -> None:
+    def __init__(self, run: HeldRun) -> None:
         self.graph = run.graph
         """The graph of the run."""
         self.columns: dict[str, Column]

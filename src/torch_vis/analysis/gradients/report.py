@@ -28,7 +28,7 @@ from torch_vis.graph.lifetimes import gradients
 from torch_vis.graph.metrics import Column
 from torch_vis.graph.schema import Phase, Role
 from torch_vis.graph.text import and_more
-from torch_vis.replay.live_run import LiveRun
+from torch_vis.replay.held_run import HeldRun
 from torch_vis.views.charts.chart import QUIET, Axis, Chart, Series
 from torch_vis.views.charts.labels import ALL, NUMBER, OTHERS, common_path, families
 from torch_vis.views.text.table_layout import Field, Listing
@@ -86,7 +86,7 @@ class GradientsReport(Report):
 
     title = "Gradient flow"
 
-    def __init__(self, run: LiveRun) -> None:
+    def __init__(self, run: HeldRun) -> None:
         graph, kept = run.graph, run.kept
         # Paths of modules that the run did not use, with the number of their parameters.
         unused: Mapping[str, int] | None = run.meta.get("unused_parameters")

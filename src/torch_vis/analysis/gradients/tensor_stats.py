@@ -22,7 +22,7 @@ from torch_vis.graph.schema import Flag, Phase, Role
 from torch_vis.graph.types import Bools, Ints
 from torch_vis.ops.names import is_backward, is_in_place, plain_name
 from torch_vis.ops.op_table import RESHAPES
-from torch_vis.replay.replay import quiet
+from torch_vis.replay.replay import replay_context
 from torch_vis.replay.stepper import Stepper, observe
 
 ORDERED = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
@@ -87,7 +87,7 @@ def contents_and_norms(
 
     shown = numbers_made.copy()
     shown[list(indices)] = True
-    with quiet(run.plan.generators):
+    with replay_context(run.plan.generators):
         for node in run.steps(activations.before):
             if shown[node]:
                 see(node, run.outputs(node))

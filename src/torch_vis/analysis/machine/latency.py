@@ -25,7 +25,7 @@ from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.call import short_name
 from torch_vis.graph.lifetimes import peak_memory
 from torch_vis.graph.module_table import own_operations
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import count, duration, many, size
 from torch_vis.graph.types import Bools, Floats

@@ -22,7 +22,7 @@ from torch_vis.analysis.report import Charts, LowerBoundShare, Report, least, su
 from torch_vis.errors import UsageError
 from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.graph.module_table import own_operations
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.text import count, duration, many, size
 from torch_vis.graph.types import Array, Bools, Floats, Ints
 from torch_vis.ops.display_names import op_label

@@ -18,7 +18,7 @@ from torch_vis.analysis.report import Charts, Report, most
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph, Node
 from torch_vis.graph.lifetimes import USE_COLORS, Lifetimes, NextRun, Tensor, Use, next_run
-from torch_vis.graph.record import Limit, Run
+from torch_vis.graph.run import Limit, Run
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import count, duration, size
 from torch_vis.views.charts.chart import INK, Axis, Chart, Series, stages_of

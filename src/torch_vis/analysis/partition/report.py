@@ -11,7 +11,7 @@ from torch_vis.analysis.machine.hardware import amount_bytes
 from torch_vis.analysis.partition import Budget, Parts, cut
 from torch_vis.analysis.report import Charts, Report, most
 from torch_vis.errors import UsageError
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import count, size
 from torch_vis.ops.display_names import op_label

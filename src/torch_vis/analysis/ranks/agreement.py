@@ -13,8 +13,8 @@ from torch_vis.analysis.ranks.exchanges import Exchange, slots_of, splits_of
 from torch_vis.analysis.ranks.world import RankAgreement, World
 from torch_vis.graph.graph import Graph
 from torch_vis.ops.collectives import WAIT_TENSOR, collective
-from torch_vis.replay.live_run import LiveRun
-from torch_vis.replay.replay import quiet
+from torch_vis.replay.held_run import HeldRun
+from torch_vis.replay.replay import replay_context
 from torch_vis.replay.stepper import Stepper
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Got(NamedTuple):
 class Contents:
     """What one rank gave and got in each of its collectives and messages."""
 
-    def __init__(self, run: LiveRun) -> None:
+    def __init__(self, run: HeldRun) -> None:
         graph, held = run.graph, run.kept
         self.given: list[Tensors] = [[] for _ in graph.comm_node]
         self.got: list[Got] = [Got([]) for _ in graph.comm_node]
@@ -69,7 +69,7 @@ class Contents:
                 same = graph.nodes[node].outputs[0].type.dtype == returned.dtype
                 parts[node] = part_of(view, returned.numel) if same else None
 
-        with quiet(stepper.plan.generators):
+        with replay_context(stepper.plan.generators):
             for _ in stepper.steps(before):
                 pass
         for node, place in places.items():
@@ -113,7 +113,7 @@ def part_of(view: torch.Tensor, numel: int) -> ViewedPart | None:
     return ViewedPart(order, None if view.numel() == numel else int(view.storage_offset()))
 
 
-def serve(run: LiveRun, plan: Sequence[Any], send: Callable[[torch.Tensor], None]) -> None:
+def serve(run: HeldRun, plan: Sequence[Any], send: Callable[[torch.Tensor], None]) -> None:
     """On a rank other than the first: send what rank 0 asks for, in the order of its plan."""
     if not plan:
         return
@@ -156,7 +156,7 @@ def _taken(receive: Callable[[int, torch.Tensor], None], rank: int, dtype: torch
     return Got(tensors, None if start < 0 else start)
 
 
-def compared(run: LiveRun, world: World, receive: Callable[[int, torch.Tensor], None]) -> RankAgreement:
+def compared(run: HeldRun, world: World, receive: Callable[[int, torch.Tensor], None]) -> RankAgreement:
     """On the first rank: ask all ranks for what they gave and got, and compare."""
     import torch
 

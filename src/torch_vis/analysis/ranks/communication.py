@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch_vis.analysis.ranks.exchanges import Exchange, exchanges_of
 from torch_vis.analysis.report import Charts, Report, least, most, summed
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.text import duration, many, size
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.text.table_layout import Field, Listing

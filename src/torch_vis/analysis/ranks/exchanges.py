@@ -9,7 +9,7 @@ import numpy as np
 
 from torch_vis.graph.call import Call, Slot
 from torch_vis.graph.graph import Graph, Node
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.schema import RankGroup, TensorType
 from torch_vis.graph.text import inert, shortened
 from torch_vis.ops.collectives import (

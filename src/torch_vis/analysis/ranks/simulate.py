@@ -15,10 +15,10 @@ from torch_vis.analysis.ranks.world import World
 from torch_vis.capture.fake import SimulatedRun, simulated_run
 from torch_vis.capture.fake_ranks import ShapesMissing, StageShapes
 from torch_vis.errors import UsageError
-from torch_vis.graph.record import Limit
+from torch_vis.graph.run import Limit
 from torch_vis.graph.schema import Placement
 from torch_vis.graph.text import and_more
-from torch_vis.replay.live_run import with_costs
+from torch_vis.replay.held_run import with_costs
 
 # a program that asks for the number of its rank may do something else on each: up to here all are traced
 MOST_TRACED = 16

@@ -25,7 +25,7 @@ from torch_vis.analysis.report import Charts, Report
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column, Metrics
-from torch_vis.graph.record import Limit, Run
+from torch_vis.graph.run import Limit, Run
 from torch_vis.graph.text import duration, many
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.text.table_layout import Field, Listing

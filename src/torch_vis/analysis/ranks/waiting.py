@@ -11,7 +11,7 @@ from torch_vis.analysis.ranks.exchanges import Exchange
 from torch_vis.analysis.ranks.meetings import Meeting
 from torch_vis.analysis.report import Charts, Report
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.text import and_more, duration
 from torch_vis.graph.types import Ints
 from torch_vis.views.charts.chart import Axis, Chart, Series

@@ -35,8 +35,8 @@ from torch_vis.graph.schema import RECORDED, Flag, Kind
 from torch_vis.ops.names import out_of_place, plain_name
 from torch_vis.ops.schemas import resolve
 from torch_vis.replay.decompositions import FUSED_ATTENTION, attention_call, lstm_layer
-from torch_vis.replay.forward import Forward
-from torch_vis.replay.live_run import LiveRun
+from torch_vis.replay.differentiable import DifferentiableReplay
+from torch_vis.replay.held_run import HeldRun
 from torch_vis.views.text.table_layout import Field, Listing
 
 CARRYING = ("float16", "float32", "float64", "bfloat16", "int8", "int16", "int32", "int64", "uint8")
@@ -48,11 +48,11 @@ class GraphRelevance:
     """Relevance on its way back through one recorded run."""
 
     def __init__(
-        self, run: LiveRun, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+        self, run: HeldRun, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> None:
         self.graph: Graph = run.graph
-        probe = Forward(run, args, kwargs)
-        self.forward = Forward(run, args, kwargs, vary=list(probe.values))
+        probe = DifferentiableReplay(run, args, kwargs)
+        self.forward = DifferentiableReplay(run, args, kwargs, vary=list(probe.values))
         self.read: dict[int, list[torch.Tensor]] = {}
         self.outputs: dict[int, dict[int, torch.Tensor]] = {}
         with without_gradients():
@@ -317,7 +317,7 @@ def _parts_of(call: OpCall) -> Callable[..., Any] | None:
     return torch._decomp.decomposition_table.get(call.target)
 
 
-def _recorded(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> LiveRun:
+def _recorded(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> HeldRun:
     """A run of a function, its inputs by their number."""
     capture = Capture(keep=True)
     capture.inputs = [(str(number), tensor) for number, tensor in enumerate(inputs)]
@@ -326,7 +326,7 @@ def _recorded(function: Callable[..., Any], inputs: Sequence[torch.Tensor]) -> L
         capture.output = function(*inputs)
     done = capture.finish()
     run = done.run
-    return LiveRun(run.graph, run.metrics, run.limits, run.meta, output=capture.output, kept=done.kept)
+    return HeldRun(run.graph, run.metrics, run.limits, run.meta, output=capture.output, kept=done.kept)
 
 
 def _by_parts(call: OpCall, given: Mapping[int, Amount]) -> Shares | None:
@@ -373,7 +373,7 @@ class RelevanceReport(AttributedMaps):
 
     def __init__(
         self,
-        run: LiveRun,
+        run: HeldRun,
         *args: Any,
         kwargs: Mapping[str, Any] | None = None,
         target: Any = None,
@@ -412,7 +412,7 @@ class RelevanceReport(AttributedMaps):
         """One row for each input and operation that was given anything."""
         self._size = len(run.graph)
         self._tokens = tokens
-        forward = Forward(run, args, kwargs)
+        forward = DifferentiableReplay(run, args, kwargs)
         self._inputs = {name: forward.input(name) for name in self.flow.inputs}
 
     def columns(self) -> list[Column]:
@@ -456,7 +456,7 @@ class RelevanceReport(AttributedMaps):
 
 
 def graph_relevance(
-    run: LiveRun,
+    run: HeldRun,
     args: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,

@@ -436,9 +436,9 @@ class _Assembler:
         calls = api_calls(rec, self.rows, self.scope, self.recomputed)
         functions = np.array([*map(builder.names.intern, calls.names), -1], dtype=np.int64)
         builder.results = [ResultRow(result.name, result.kind) for result in self.facts.results]
-        keep = self._used_values()
-        numbers = np.cumsum(keep) - 1
-        carries = self.carries[keep]
+        used = self._used_values()
+        numbers = np.cumsum(used) - 1
+        carries = self.carries[used]
         builder.set(
             node_call=self.rows.call,
             node_scope=self.scope,
@@ -455,13 +455,13 @@ class _Assembler:
             in_kind=inputs.kind,
             out_value=numbers[self.out_value],
             out_slot=self.out_slot,
-            value_producer=self.producer[keep],
-            value_type=self.value_type[keep],
-            value_storage=self.value_storage[keep],
-            value_offset=self.value_offset[keep],
+            value_producer=self.producer[used],
+            value_type=self.value_type[used],
+            value_storage=self.value_storage[used],
+            value_offset=self.value_offset[used],
             value_carries=np.where(carries >= 0, numbers[carries], -1),
-            value_name=self.name[keep],
-            value_role=self.role[keep],
+            value_name=self.name[used],
+            value_role=self.role[used],
             storage_bytes=self.storage_bytes,
             storage_birth=self.storage_birth,
             storage_death=self.storage_death,
@@ -472,7 +472,7 @@ class _Assembler:
             result_start=offsets(self.result_reads.node - self.count, len(self.facts.results)),
             result_value=numbers[self.result_reads.value],
             result_kind=self.result_reads.kind,
-            **self._sparse_columns(keep, numbers),
+            **self._sparse_columns(used, numbers),
         )
         builder.groups = list(rec.groups)
         return numbers

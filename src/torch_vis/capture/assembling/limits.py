@@ -1,4 +1,4 @@
-"""What a recording could not capture, in sentences; ``graph.record.LIMIT_KINDS`` lists their kinds."""
+"""What a recording could not capture, in sentences; ``graph.run.LIMIT_KINDS`` lists their kinds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch_vis.capture.recording.recorder import Recorder
 from torch_vis.capture.recording.source_lines import resolve
 from torch_vis.graph.call import short_name
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.record import Limit
+from torch_vis.graph.run import Limit
 from torch_vis.graph.schema import Phase, Site
 
 # The calls under which users know operators

@@ -44,7 +44,7 @@ from torch_vis.capture.session import Capture
 from torch_vis.capture.undo import HeldSignals, Undo
 from torch_vis.errors import CaptureFailed, UsageError
 from torch_vis.graph.graph import Graph
-from torch_vis.graph.record import Limit
+from torch_vis.graph.run import Limit
 
 Runner = Callable[[], Any]
 

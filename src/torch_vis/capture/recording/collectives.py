@@ -1,4 +1,4 @@
-"""Talk between ranks as it is recorded: each collective is a node, and so is each wait for what it receives.
+"""Collectives and messages between ranks, as nodes: one for each call, one for each ``wait()`` for what it receives.
 
 A collective writes its outputs, but what is in them counts only once somebody has waited: the wait is the node that
 makes the received values, and readers hang on it. A wait is a method of ``Work``, which is wrapped while a recorder is
@@ -94,7 +94,7 @@ class CallPlace(NamedTuple):
 
 def place_of(rec: Recorder, frame: Any) -> CallPlace:
     """Where a frame was called from."""
-    site, in_engine, _ = rec.place(frame)
+    site, in_engine, _ = rec.called_from(frame)
     return CallPlace(site, rec.current.get(get_ident(), 0), _backward(in_engine))
 
 
@@ -396,7 +396,7 @@ def _work(out: Any) -> Any:
 def land(
     rec: Recorder, pending: Pending, times: tuple[int, int], site: int, scope: int, backward: int
 ) -> None:
-    """Record that what a collective receives is there: a node that writes its outputs again."""
+    """Record that a collective is complete: the node of its wait, which writes its outputs again."""
     if pending.receives:
         _keep_source(rec, pending)
     rec.pending.remove(pending)
@@ -522,6 +522,6 @@ def wait_ended(rec: Recorder, work: Any, times: tuple[int, int], frame: Any) -> 
     with rec.landing:
         for pending in rec.pending:
             if pending.work_ref is not None and pending.work_ref() is work:
-                site, in_engine, _ = rec.place(frame)
+                site, in_engine, _ = rec.called_from(frame)
                 land(rec, pending, times, site, rec.current.get(get_ident(), 0), _backward(in_engine))
                 return

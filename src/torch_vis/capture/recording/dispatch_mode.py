@@ -30,7 +30,13 @@ from torch_vis.capture.recording.recorder import (
     sequence_number,
 )
 from torch_vis.capture.recording.source_lines import CodeInfo, leave_alone
-from torch_vis.capture.recording.tensors import Tensor, Unrecordable, look_at_lent, note_made, take_written
+from torch_vis.capture.recording.tensors import (
+    Tensor,
+    Unrecordable,
+    look_at_lent,
+    note_made_from_python,
+    take_written,
+)
 from torch_vis.ops.higher_order import INLINED
 
 getframe = sys._getframe
@@ -40,11 +46,11 @@ ZEROING = "Optimizer.zero_grad#"
 # stands for a tensor in the key by which equal calls are recognised
 SLOT = object()
 # types of arguments that go into that key as they are
-LITERALS = frozenset({int, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
+KEY_LITERALS = frozenset({int, type(None), str, torch.dtype, torch.device, torch.layout, torch.memory_format})
 
 
 class RecordMode(TorchDispatchMode):
-    """Sends every operation of this thread to a recorder."""
+    """Records every operation that this thread dispatches, in the log of a recorder."""
 
     supports_higher_order_operators = True
 
@@ -220,7 +226,7 @@ class RecordMode(TorchDispatchMode):
         if rec.lent and written:
             take_written(rec, written)
         if plan.lifts and rec.keep:
-            note_made(rec, args[0], site)
+            note_made_from_python(rec, args[0], site)
 
         # ---- whose: scope, backward node, thread, and the values that were made
         thread = get_ident()
@@ -232,11 +238,11 @@ class RecordMode(TorchDispatchMode):
             scope = rec.function_scope(function, sequence, thread)
         else:
             scope = rec.current.get(thread, 0)
-        # the operation's number; of what it makes, the birth
-        birth = next(rec.node_numbers)
+        # the operation's number in the graph, and the producer of the values that it makes
+        node = next(rec.node_numbers)
         if rec.dead:
             rec.note_deaths()
-        rec.count = birth + 1
+        rec.count = node + 1
         backward = FORWARD
         # an operation that has a number has a row, with as much of it as an interrupt lets us note
         try:
@@ -246,26 +252,26 @@ class RecordMode(TorchDispatchMode):
                 backward = grad_node._sequence_nr()
                 if backward >= UNNUMBERED:
                     backward = ACCUMULATE
-                    rec.grad_writes.note(grad_node, plan.name, args, numbers, birth)
+                    rec.grad_writes.note(grad_node, plan.name, args, numbers, node)
             if written:
-                self._add_written(writes, written, out, numbers, birth)
+                self._add_written(writes, written, out, numbers, node)
             elif type(out) is Tensor:
-                numbers.append(rec.add(out, birth))
+                numbers.append(rec.add(out, node))
             elif out is not None:
                 for tensor in flat_tensors((out,)):
-                    numbers.append(rec.add(tensor, birth))
+                    numbers.append(rec.add(tensor, node))
             if plan.uninitialized:
-                rec.uninitialized[numbers[-1]] = birth
+                rec.uninitialized[numbers[-1]] = node
             if rng_before is not None:
-                keep_rng_state(rec, rng_before, birth)
+                keep_rng_state(rec, rng_before, node)
             if plan.escape:
-                rec.python_escapes.append((plan.name, numbers[0], site, birth))
-                rec.kept.python_values[birth] = out
+                rec.python_escapes.append((plan.name, numbers[0], site, node))
+                rec.kept.python_values[node] = out
         finally:
             # a row of the log, as recorder.py describes it
             rec.log += (
                 12 + len(numbers),
-                birth,
+                node,
                 call,
                 scope,
                 site,
@@ -286,7 +292,7 @@ class RecordMode(TorchDispatchMode):
 
     def _add_argument(self, arg: Any, arg_type: type, key: list[Any], numbers: list[int]) -> None:
         """Add an argument that is not a plain positional tensor or integer to the key of a call."""
-        if arg_type in LITERALS:
+        if arg_type in KEY_LITERALS:
             key.append(arg)
         elif arg_type is float:
             key.append((arg_type, arg or repr(arg)))
@@ -322,7 +328,7 @@ class RecordMode(TorchDispatchMode):
             key.append(arg)
 
     def _add_written(
-        self, slots: tuple[int, ...], written: list[Tensor], out: Any, numbers: list[int], birth: int
+        self, slots: tuple[int, ...], written: list[Tensor], out: Any, numbers: list[int], node: int
     ) -> None:
         """Number the new versions of the tensors that an operation wrote, then the other tensors that it returned."""
         rec = self.recorder
@@ -330,11 +336,11 @@ class RecordMode(TorchDispatchMode):
             for slot in slots:
                 rec.uninitialized.pop(numbers[slot], None)
         for tensor in written:
-            numbers.append(rec.add(tensor, birth))
-            rec.note_write(tensor, birth)
+            numbers.append(rec.add(tensor, node))
+            rec.note_write(tensor, node)
         for tensor in flat_tensors((out,)):
             if not any(tensor is other for other in written):
-                numbers.append(rec.add(tensor, birth))
+                numbers.append(rec.add(tensor, node))
 
     def _run_left_out(self, info: CodeInfo, plan: OpPlan, args: Any, kwargs: Any) -> Any:
         """Run an operation that is not recorded.
@@ -348,7 +354,7 @@ class RecordMode(TorchDispatchMode):
     def _run_apart(self, plan: OpPlan, args: Any, kwargs: Any) -> Any:
         """Run an operation that talks to other ranks, waits for them, or is Python inside."""
         frame = getframe().f_back
-        site, in_engine, left_out = self.recorder.place(frame)
+        site, in_engine, left_out = self.recorder.called_from(frame)
         if left_out:
             return plan.run(*args, **kwargs)
         if plan.inlined is not None:
@@ -402,8 +408,8 @@ class TaskMode(RecordMode):
 # Dynamo must not compile what runs once per operation or call
 for _method in (
     RecordMode.__torch_dispatch__,
-    CallForms.take,
-    CallForms.give,
+    CallForms.before_call,
+    CallForms.after_call,
     TaskMode.__torch_dispatch__,
     Recorder.note_deaths,
     Recorder.enter,

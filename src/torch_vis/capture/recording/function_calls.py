@@ -21,7 +21,7 @@ from torch.overrides import (
     resolve_name,
 )
 
-from torch_vis.capture.modes import FunctionModes, put_on, restack
+from torch_vis.capture.modes import FunctionModes, push_mode, restack
 from torch_vis.capture.recording.recorder import (
     Recorder,
     current_autograd_node,
@@ -369,7 +369,7 @@ class FunctionScopes(Context[None]):
         undo.add(self._end_functions, "torch._dynamo.eval_frame" in sys.modules)
         _watched.take(undo, self)
         undo.add(_unpark, self.recorder.function_mode, get_ident())
-        put_on(undo, self.recorder.function_mode)
+        push_mode(undo, self.recorder.function_mode)
 
     def _end_functions(self, watched: bool) -> None:
         rec = self.recorder

@@ -27,7 +27,7 @@ from torch.compiler import is_compiling
 from torch.optim import optimizer as optimizers
 from torch.utils import dlpack
 
-from torch_vis.capture.modes import put_on
+from torch_vis.capture.modes import push_mode
 from torch_vis.capture.recording import inductor_calls, rank_calls
 from torch_vis.capture.recording.dispatch_mode import RecordMode, recorders_here
 from torch_vis.capture.recording.recorder import Recorder, clock, get_ident
@@ -168,11 +168,11 @@ def _wrap_call(original: Any) -> Any:
                 return _inside(original, self)(*args, **kwargs)
             # an observer may count what it takes itself: it is counted once
             begun, before = recorder.clock(), recorder.overhead
-            observer.take(scope, args, kwargs)
+            observer.before_call(scope, args, kwargs)
             recorder.overhead = before + recorder.clock() - begun
             result = _inside(original, self)(*args, **kwargs)
             begun, before = recorder.clock(), recorder.overhead
-            observer.give(scope, result)
+            observer.after_call(scope, result)
             recorder.overhead = before + recorder.clock() - begun
             return result
         finally:
@@ -224,10 +224,10 @@ def _call_nested(original: Any, module: torch.nn.Module, args: Any, kwargs: Any,
     observers = [(rec.call_observer, scope) for rec, scope in entered if rec.call_observer is not None]
     try:
         for observer, scope in observers:
-            observer.take(scope, args, kwargs)
+            observer.before_call(scope, args, kwargs)
         result = original(module, *args, **kwargs)
         for observer, scope in observers:
-            observer.give(scope, result)
+            observer.after_call(scope, result)
         return result
     finally:
         for recorder, scope in reversed(entered):
@@ -253,9 +253,9 @@ def _adopted(undo: Undo, recorder: Recorder) -> None:
     """Record on another thread than the one that began to."""
     undo.enter(ModuleCalls(recorder))
     if recorder.operations:
-        put_on(undo, RecordMode(recorder))
+        push_mode(undo, RecordMode(recorder))
     if recorder.function_mode is not None:
-        put_on(undo, recorder.function_mode)
+        push_mode(undo, recorder.function_mode)
 
 
 # ---------------------------------------------------------------- threads

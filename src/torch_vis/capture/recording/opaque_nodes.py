@@ -36,25 +36,25 @@ class OpaqueCall:
         ended = clock()
         rec, inputs, writes = self.rec, self.inputs, self.writes
         call = _template(rec, name, inputs, writes, frozenset())
-        birth = rec.next_node()
+        node = rec.next_node()
         if rec.keep and writes:
             with torch._C._DisableTorchDispatch():
-                rec.kept.opaque_outputs[birth] = [inputs[slot].detach().clone() for slot in writes]
+                rec.kept.opaque_outputs[node] = [inputs[slot].detach().clone() for slot in writes]
         values = []
         for slot in writes:
-            values.append(rec.add(inputs[slot], birth))
-            rec.note_write(inputs[slot], birth)
+            values.append(rec.add(inputs[slot], node))
+            rec.note_write(inputs[slot], node)
         for tensor in outputs:
             if any(tensor is inputs[slot] for slot in writes):
                 continue
             before = len(rec.storage_rows)
-            number = rec.add(tensor, birth)
+            number = rec.add(tensor, node)
             values.append(number)
             if len(rec.storage_rows) > before:
                 rec.keep_external(tensor, number)
-        node = current_autograd_node()
-        backward = FORWARD if node is None else backward_number(node)
-        _write(rec, birth, call, site, backward, (self.started, ended), [*self.numbers, *values])
+        grad_node = current_autograd_node()
+        backward = FORWARD if grad_node is None else backward_number(grad_node)
+        _write(rec, node, call, site, backward, (self.started, ended), [*self.numbers, *values])
 
 
 def record_fill(rec: Recorder, tensor: Tensor, number: int) -> int:

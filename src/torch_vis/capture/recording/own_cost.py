@@ -24,7 +24,7 @@ from torch_vis.capture.modes import (
     without_gradients,
 )
 from torch_vis.capture.recording.dispatch_mode import RecordMode
-from torch_vis.capture.recording.recorder import Recorder, clock, get_ident
+from torch_vis.capture.recording.recorder import ENDED, STARTED, Recorder, clock, get_ident
 from torch_vis.graph.call import Call
 from torch_vis.graph.types import Floats
 
@@ -186,7 +186,7 @@ def _inside_ns(log: list[int], row: int) -> int:
     """The time of the operations from a row of the log on."""
     total = 0
     while row < len(log):
-        total += log[row + 10] - log[row + 9]
+        total += log[row + ENDED] - log[row + STARTED]
         row += log[row]
     return total
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torch_vis.capture.modes import put_on
+from torch_vis.capture.modes import push_mode
 from torch_vis.capture.recording.collectives import CallPlace, place_of, wait_ended
 from torch_vis.capture.recording.dispatch_mode import RecordMode, recorders_here
 from torch_vis.capture.recording.recorder import Recorder, clock, get_ident
@@ -73,7 +73,7 @@ def _recorded(callback: Any, recorders: list[tuple[Recorder, CallPlace]]) -> Any
                 return callback(*args)
         finally:
             for (rec, place), start in zip(others, starts):
-                rec.place_rows(start, get_ident(), place.site, place.backward)
+                rec.complete_rows(start, get_ident(), place.site, place.backward)
 
     return run
 
@@ -86,7 +86,7 @@ def _adopted(undo: Undo, recorders: list[Recorder], places: list[CallPlace]) -> 
         recorder.many_threads = True
         undo.add(recorder.current.__setitem__, thread, recorder.current.get(thread, 0))
         recorder.current[thread] = place.scope
-        put_on(undo, RecordMode(recorder))
+        push_mode(undo, RecordMode(recorder))
 
 
 def _resizing(original: Any) -> Any:

@@ -45,6 +45,8 @@ stopped = itertools.repeat(0).__next__
 
 # in a row of the log, instead of the sequence number of a backward node
 FORWARD, ACCUMULATE, SEED = -1, -2, -3
+# where these stand in a row of the log
+SITE, BACKWARD, THREAD, STARTED, ENDED = 4, 6, 7, 9, 10
 # from here on, a backward node has no number: it accumulates into .grad
 UNNUMBERED = 1 << 62
 LITERALS = (int, float, complex, str, bool, type(None))
@@ -57,17 +59,17 @@ _plans: dict[int, OpPlan] = {}
 
 
 class CallObserver(Protocol):
-    """Sees the tensors that go into each call of a module and those that come out of it."""
+    """Sees the inputs and outputs of each call of a module, as a forward pre-hook and a forward hook do."""
 
-    def take(self, scope: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before_call(self, scope: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A call begins."""
 
-    def give(self, scope: int, result: Any) -> None:
+    def after_call(self, scope: int, result: Any) -> None:
         """A call has returned."""
 
 
 class CallForms:
-    """Notes what each call of a module was given and what it returned, as forms of value numbers; holds no tensor.
+    """Notes the arguments and results of each call of a module as pytrees of value numbers (``Form``); holds no tensor.
 
     A call whose containers raise when they are looked into has no form: the user's run goes on, and what needs the form
     takes what the rest of the run reads of the call.
@@ -82,7 +84,7 @@ class CallForms:
         # arguments of open calls with a tensor that no operation had seen yet
         self.open: dict[int, Any] = {}
 
-    def take(self, scope: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before_call(self, scope: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A call begins."""
         try:
             form = self.given[scope] = form_of((args, kwargs), self._number)
@@ -91,7 +93,7 @@ class CallForms:
         except Exception:
             self.unreadable += 1
 
-    def give(self, scope: int, result: Any) -> None:
+    def after_call(self, scope: int, result: Any) -> None:
         """A call has returned."""
         try:
             if scope in self.open:
@@ -266,14 +268,14 @@ class Recorder(Tensors):
         """Append a row to the log."""
         self.log += (len(row) + 2, number, *row)
 
-    def place_rows(self, start: int, thread: int, site: int, backward: int) -> None:
-        """Give rows of a thread, from an index of the log on, the line and backward node that they lack."""
+    def complete_rows(self, start: int, thread: int, site: int, backward: int) -> None:
+        """Fill in the source line and the backward node that a thread's rows lack, from an index of the log on."""
         while start < len(self.log):
-            if self.log[start + 7] == thread:
-                if self.log[start + 4] < 0:
-                    self.log[start + 4] = site
-                if self.log[start + 6] == FORWARD:
-                    self.log[start + 6] = backward
+            if self.log[start + THREAD] == thread:
+                if self.log[start + SITE] < 0:
+                    self.log[start + SITE] = site
+                if self.log[start + BACKWARD] == FORWARD:
+                    self.log[start + BACKWARD] = backward
             start += self.log[start]
 
     # ---------------------------------------------------------------- calls and sites
@@ -327,7 +329,7 @@ class Recorder(Tensors):
             frame = frame.f_back
         return -1
 
-    def place(self, frame: Any) -> tuple[int, bool, bool]:
+    def called_from(self, frame: Any) -> tuple[int, bool, bool]:
         """Where a frame was called from: the user's source line, whether inside a backward pass, whether left out.
 
         Left out is what code runs that is not recorded, between the frame and that line.
@@ -451,15 +453,15 @@ class GradWrites:
         # the tensor that a fake run uses instead of one of the user's
         self.substitute: Callable[[Tensor], Tensor] = _itself
 
-    def note(self, node: Any, name: str, args: Any, numbers: list[int], birth: int) -> None:
-        """An operation ran in a node that accumulates; ``numbers`` has the values that it read."""
-        leaf = getattr(node, "variable", None)
+    def note(self, grad_node: Any, name: str, args: Any, numbers: list[int], node: int) -> None:
+        """An operation ran in an ``AccumulateGrad`` node; ``numbers`` has the values that it read."""
+        leaf = getattr(grad_node, "variable", None)
         if leaf is None:
             return
         short = short_name(name)
         if leaf.grad is None:
             if short in FIRST_GRADIENT:
-                self.rows.append((weakref.ref(leaf), -1 - birth))
+                self.rows.append((weakref.ref(leaf), -1 - node))
             return
         gradient = self.substitute(leaf.grad)
         # out of place only for a graph of the gradients, or sparse; otherwise it is a hook that looks at them
@@ -467,7 +469,7 @@ class GradWrites:
         operands = args[:1] if short == "add_" else args[:2] if out_of_place else ()
         for arg, number in zip(operands, numbers):
             if arg is gradient:
-                self.rows += [(weakref.ref(leaf), number), (weakref.ref(leaf), -1 - birth)]
+                self.rows += [(weakref.ref(leaf), number), (weakref.ref(leaf), -1 - node)]
 
     def note_step(self, tensors: Tensors, optimizer: Any) -> None:
         """Note the gradients that a step of an optimizer is about to read, whoever made them."""

@@ -42,7 +42,10 @@ class Unrecordable(Exception):
 
 
 class StorageRef(weakref.ref):  # type: ignore[type-arg]
-    """A weak reference to a block of memory that knows its number, address and size."""
+    """A weak reference to a storage that knows its number, address and size.
+
+    Its ``address`` is that of torch's storage object (``_cdata``), the same for all tensors on it; not ``data_ptr()``.
+    """
 
     __slots__ = ("address", "number", "size")
     address: int
@@ -51,7 +54,7 @@ class StorageRef(weakref.ref):  # type: ignore[type-arg]
 
 
 class TensorRef(weakref.ref):  # type: ignore[type-arg]
-    """A weak reference to a tensor that knows the number of its newest version and the address of its memory."""
+    """A weak reference to a tensor that knows the number of its newest version and the address of its storage."""
 
     __slots__ = ("address", "number")
     # None for a tensor without plain memory (sparse, nested, quantized)
@@ -60,7 +63,7 @@ class TensorRef(weakref.ref):  # type: ignore[type-arg]
 
 
 class LentMemory:
-    """Memory that was given away: its contents as the last operation left them, and what it was given away as."""
+    """Memory shared with Python (``numpy()``, DLPack, ``data_ptr()``): its contents as the last operation left them."""
 
     __slots__ = ("digest", "escapes", "storage")
 
@@ -71,7 +74,7 @@ class LentMemory:
 
 
 def irregular(method: Method) -> Method:
-    """Count the time of a method as what only some operations take."""
+    """Decorator: count a method's time as overhead that only some operations have, not as that of the typical one."""
 
     @functools.wraps(method)
     def timed(self: Tensors, *args: Any, **kwargs: Any) -> Any:
@@ -121,7 +124,7 @@ class Tensors:
         self.value_numbers = itertools.count()
         # blocks of memory that are alive, by address
         self.storages: dict[int, StorageRef] = {}
-        # flat rows of four: number, bytes, birth and device
+        # flat rows of four: number, bytes, the operation that allocated it (-1: none) and device
         self.storage_rows: list[int] = []
         self.storage_numbers = itertools.count()
         # storage, new size, and the operation from which on it has it
@@ -133,7 +136,7 @@ class Tensors:
         self.devices: dict[torch.device, int] = {torch.device("cpu"): 0}
         # storage, and how many operations there were before
         self.deaths: list[tuple[int, int]] = []
-        # memory that was given away to Python, by address
+        # memory that is shared with Python, by address
         self.lent: dict[int, LentMemory] = {}
         # references to memory that died since the last operation: an interrupt inside a callback in Python is lost
         self.dead: deque[StorageRef] = deque()
@@ -203,8 +206,8 @@ class Tensors:
             row -= 4
         return rows[row + 1]
 
-    def add(self, tensor: Tensor, birth: int) -> int:
-        """Number a new version of a tensor; ``birth`` is the operation that makes it, -1 if none does."""
+    def add(self, tensor: Tensor, producer: int) -> int:
+        """Number a new version of a tensor; ``producer`` is the operation that makes it, -1 for none."""
         try:
             storage = tensor.untyped_storage()
             address = storage._cdata
@@ -213,26 +216,26 @@ class Tensors:
                 key += (tensor.is_conj(), tensor.is_neg())
             offset = int(tensor.storage_offset())
         except (RuntimeError, NotImplementedError):
-            return self._add_opaque(tensor, birth)
+            return self._add_opaque(tensor, producer)
         type_number = self.types.get(key)
         if type_number is None:
             type_number = self._new_type(tensor, key)
         if self.type_opaque[type_number]:
-            return self._add_opaque(tensor, birth)
+            return self._add_opaque(tensor, producer)
         known = self.storages.get(address)
         # a death may go unreported
         if known is None or known() is None:
             size = storage.nbytes()
             # a tensor that is known to be zero has no memory
             if tensor._is_zerotensor() or (not size and tensor.numel()):
-                return self._add_opaque(tensor, birth)
+                return self._add_opaque(tensor, producer)
             known = StorageRef(storage, self.on_death)
             known.number = next(self.storage_numbers)
             known.address = address
             known.size = size
             self.storages[address] = known
             device = 0 if tensor.is_cpu else self._device(tensor.device)
-            self.storage_rows += (known.number, size, birth, device)
+            self.storage_rows += (known.number, size, producer, device)
         number = next(self.value_numbers)
         self.values += (number, known.number, offset, type_number)
         entry = self.seen[id(tensor)] = TensorRef(tensor)
@@ -297,7 +300,7 @@ class Tensors:
             known.size = size
 
     @irregular
-    def _add_opaque(self, tensor: Tensor, birth: int) -> int:
+    def _add_opaque(self, tensor: Tensor, producer: int) -> int:
         """Number a new version of a tensor that has no plain memory."""
         if isinstance(tensor, UninitializedTensorMixin):
             raise Unrecordable
@@ -324,7 +327,7 @@ class Tensors:
             storage_number = self._storage_of(known.number)
         else:
             storage_number = next(self.storage_numbers)
-            self.storage_rows += (storage_number, 0, birth, self._device(tensor.device))
+            self.storage_rows += (storage_number, 0, producer, self._device(tensor.device))
             opaque = self.opaque_refs[storage_number] = StorageRef(tensor, self.on_death)
             opaque.number, opaque.address, opaque.size = storage_number, 0, 0
         number = next(self.value_numbers)
@@ -445,22 +448,22 @@ def note_storage_escape(rec: Tensors, method: str, storage: torch.UntypedStorage
     _lend(rec, storage, escape)
 
 
-def note_made(rec: Tensors, made: Tensor, site: int) -> None:
-    """A tensor was made of Python's values: those of one element that are alive and in it may be what it is made of.
+def note_made_from_python(rec: Tensors, tensor: Tensor, site: int) -> None:
+    """After ``torch.tensor`` and its like: note which tensors of one element may be among the values it was given.
 
-    Torch reads tensors in a list by itself, with all modes aside.
+    Torch reads tensors in a list by itself, with all modes aside. Whatever is alive and equal to one of them counts.
     """
     with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunctionSubclass():
         contents: set[Any] | None = None
         for entry in list(rec.seen.values()):
-            tensor = entry()
-            if tensor is None or entry.address is None or tensor.numel() != 1 or tensor is made:
+            scalar = entry()
+            if scalar is None or entry.address is None or scalar.numel() != 1 or scalar is tensor:
                 continue
             if contents is None:
-                contents = set(map(_key, torch._C.TensorBase.tolist(made.detach().reshape(-1))))
-            number = torch._C.TensorBase.tolist(tensor.detach().reshape(-1).to(made.dtype))[0]
+                contents = set(map(_key, torch._C.TensorBase.tolist(tensor.detach().reshape(-1))))
+            number = torch._C.TensorBase.tolist(scalar.detach().reshape(-1).to(tensor.dtype))[0]
             if _key(number) in contents:
-                note_escape(rec, MADE_FROM_PYTHON, tensor, site, shares=False)
+                note_escape(rec, MADE_FROM_PYTHON, scalar, site, shares=False)
 
 
 def _key(number: Any) -> Any:

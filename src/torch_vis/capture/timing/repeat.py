@@ -56,7 +56,7 @@ from torch_vis.capture.timing.profiler_events import (
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column, Metrics
-from torch_vis.graph.record import Limit
+from torch_vis.graph.run import Limit
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import and_more
 from torch_vis.graph.tree import Tree

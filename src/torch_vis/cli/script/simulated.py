@@ -11,7 +11,7 @@ from typing import Any
 
 from torch_vis.capture.fake import FAKE_LIMIT, FakeTensors
 from torch_vis.capture.fake_ranks import StageShapes, forget_meshes
-from torch_vis.capture.modes import put_on
+from torch_vis.capture.modes import push_mode
 from torch_vis.capture.recording.source_lines import leave_alone
 from torch_vis.capture.undo import Context, Undo
 from torch_vis.errors import UsageError
@@ -75,7 +75,7 @@ class ScriptRank(Context["ScriptRank"]):
         undo.enter(self.fake)
         for module in (dist, c10d):
             undo.set(module, "init_process_group", init_process_group)
-        put_on(undo, self.fake.above)
+        push_mode(undo, self.fake.above)
         return self
 
     def describe(self, trace: Any, place: Mapping[str, int]) -> None:

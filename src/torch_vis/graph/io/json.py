@@ -36,7 +36,7 @@ from torch_vis.graph.io.tables_json import (
     shown,
     to_json,
 )
-from torch_vis.graph.record import Limit, Run
+from torch_vis.graph.run import Limit, Run
 from torch_vis.graph.schema import COLUMNS, TABLES, Flag, Kind, Phase, Role
 from torch_vis.graph.types import Array, Ints
 
@@ -75,7 +75,7 @@ def save(path: PathLike, run: Run) -> None:
 
     >>> import tempfile
     >>> from torch_vis.graph import GraphBuilder, Metrics
-    >>> from torch_vis.graph.record import Run
+    >>> from torch_vis.graph.run import Run
     >>> path = tempfile.mkdtemp() + "/run.json"
     >>> save(path, Run(GraphBuilder().build(), Metrics(), meta={"model": "Net"}))
     >>> load(path).meta
@@ -94,7 +94,7 @@ def to_dict(run: Run) -> Record:
     """The same document as Python data.
 
     >>> from torch_vis.graph import GraphBuilder, Metrics
-    >>> from torch_vis.graph.record import Run
+    >>> from torch_vis.graph.run import Run
     >>> to_dict(Run(GraphBuilder().build(), Metrics()))["nodes"]
     []
     """

@@ -53,11 +53,11 @@ from torch_vis.graph.io.tables_json import (
     to_json,
 )
 from torch_vis.graph.metrics import Column, Metrics
-from torch_vis.graph.record import Limit, Run
+from torch_vis.graph.run import Limit, Run
 from torch_vis.graph.schema import COLUMNS, LATER_TABLES, SPARSE, TABLES
 from torch_vis.graph.types import Array
 
-Kind = TypeVar("Kind")
+Item = TypeVar("Item")
 
 VERSION = 1
 MARKER = "torch_vis.json"
@@ -97,7 +97,7 @@ def save(path: PathLike, run: Run) -> None:
 
     >>> import tempfile
     >>> from torch_vis.graph import GraphBuilder, Metrics
-    >>> from torch_vis.graph.record import Run
+    >>> from torch_vis.graph.run import Run
     >>> path = tempfile.mkdtemp() + "/run.tvz"
     >>> save(path, Run(GraphBuilder().build(), Metrics(), ["nothing ran"], {"model": "Net"}))
     >>> load(path).limits
@@ -412,7 +412,7 @@ def _metric_entry(entry: Any) -> _MetricEntry:
     return _MetricEntry(name, along, np.dtype(code), values, None if known is None else _stored(name, known))
 
 
-def _of_kind(item: Any, kind: type[Kind], what: str) -> Kind:
+def _of_kind(item: Any, kind: type[Item], what: str) -> Item:
     if type(item) is not kind:
         raise ValueError(f"{what} of the header is {shown(item)}")
     return item

@@ -24,7 +24,7 @@ from torch_vis.errors import CorruptFile, FileError
 from torch_vis.graph.io import tvz
 from torch_vis.graph.io.atomic import PathLike, read_whole, reading, replacing
 from torch_vis.graph.io.tables_json import check_header, damaged, shown, to_json, whole
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 
 FORMAT = "torch_vis.world"
 VERSION = 1

@@ -249,10 +249,10 @@ def no_gradients(trace: Trace) -> str:
     if not has_backward(trace):
         return ""
     if trace.kept is not None:
-        from torch_vis.replay.stepper import ready
+        from torch_vis.replay.stepper import tensors_for_replay
 
         try:
-            ready(trace.graph, trace.kept)
+            tensors_for_replay(trace.graph, trace.kept)
         except TensorsMissing as error:
             return (
                 f"The run ended without gradients, and cannot be repeated to see those that it had: {error}."

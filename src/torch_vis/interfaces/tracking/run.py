@@ -18,7 +18,7 @@ from torch_vis.capture.session import Capture, name_inputs, run_backward
 from torch_vis.capture.state import StateSnapshot
 from torch_vis.capture.undo import Context, Undo
 from torch_vis.errors import NothingToDifferentiate, UsageError
-from torch_vis.graph.record import Limit
+from torch_vis.graph.run import Limit
 from torch_vis.interfaces.tracking.graph import TrackingRecord
 
 SCALARS = (bool, int, float, str, type(None))

@@ -122,6 +122,9 @@ def _column(graph: Graph, tree: FigureTree, phase: int, named: ItemNames) -> tup
     _connect(graph, column, item_of, source, target, value, tree, enter, leave)
     if phase == Phase.FORWARD:
         _add_outputs(graph, column, item_of, _sources(graph, item_of, hidden))
+    for edge in column.edges:
+        # a file can call an operation a view although it shows no other value
+        column.items[edge.source].hidden = column.items[edge.target].hidden = False
     nodes = _nodes_of(tree.items, item_of[: len(graph)], enter, graph)
     if named.options.hide or named.options.only:
         _leave_out(column, nodes, named)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch_vis.errors import missing_extra
 from torch_vis.graph.io.atomic import PathLike, write_text
-from torch_vis.graph.record import Run, added_by_recording
+from torch_vis.graph.run import Run, added_by_recording
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import inert
 from torch_vis.views.figure.diagram import Diagram, PhaseColumn, diagram, walk

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch_vis.errors import missing_extra
 from torch_vis.graph.io.atomic import PathLike, replacing
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.views.figure.options import FigureOptions
 from torch_vis.views.figure.palette import FAINT, HEAT, INK, STROKE, WIRE, ink, small_ink
 from torch_vis.views.figure.scene import LINE, PADDING, SMALL, TITLE, Box, Frame, Scene, Wire, scene, strokes

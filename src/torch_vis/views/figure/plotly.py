@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from torch_vis.errors import missing_extra
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.text import inert
 from torch_vis.views.figure.options import FigureOptions
 from torch_vis.views.figure.palette import FAINT, HEAT, INK, STROKE, WIRE, ink, mixed, small_ink

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from torch_vis.graph.record import Run, added_by_recording
+from torch_vis.graph.run import Run, added_by_recording
 from torch_vis.graph.schema import Phase
 from torch_vis.graph.text import inert, many, shortened
 from torch_vis.views.figure.diagram import Diagram, Edge, PhaseColumn, diagram

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from torch_vis.graph.io.atomic import PathLike, write_text
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.text import inert
 from torch_vis.views.figure.options import FigureOptions
 from torch_vis.views.figure.palette import FAINT, HEAT, INK, STROKE, WIRE, ink, small_ink

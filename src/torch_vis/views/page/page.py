@@ -19,7 +19,7 @@ from torch_vis.graph.flow import parameters_used
 from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.lifetimes import peak_memory
 from torch_vis.graph.metrics import METRIC_INFO
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import inert
 from torch_vis.graph.union import ADDED, CHANGED, REMOVED, SAME, UnionGraph
@@ -34,7 +34,7 @@ def save(path: PathLike, run: Run) -> None:
 
     >>> import tempfile
     >>> from torch_vis.graph import GraphBuilder, Metrics
-    >>> from torch_vis.graph.record import Run
+    >>> from torch_vis.graph.run import Run
     >>> path = tempfile.mkdtemp() + "/run.html"
     >>> save(path, Run(GraphBuilder().build(), Metrics(), meta={"model": "Net"}))
     >>> "<title>Net" in open(path, encoding="utf-8").read()

@@ -14,8 +14,8 @@ from torch_vis.graph.io.codec import pack
 from torch_vis.graph.io.tables_json import tables_to_plain
 from torch_vis.graph.lifetimes import MemoryByUse, next_run
 from torch_vis.graph.module_table import ModuleTable, output_values
-from torch_vis.graph.record import Run, added_by_recording
 from torch_vis.graph.repeats import Elements, folds, generations
+from torch_vis.graph.run import Run, added_by_recording
 from torch_vis.graph.schema import COLUMNS, Site
 from torch_vis.graph.text import source_text
 from torch_vis.ops.api_level import api_level

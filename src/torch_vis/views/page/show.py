@@ -11,7 +11,7 @@ import webbrowser
 from html import escape
 from pathlib import Path
 
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.views.figure.options import FigureOptions
 from torch_vis.views.figure.scene import scene
 from torch_vis.views.figure.svg import svg

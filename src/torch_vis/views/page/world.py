@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torch_vis.graph.io.codec import pack
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.text import inert
 from torch_vis.views.page.page import document, json_text
 from torch_vis.views.page.payload import VERSION, unpacked

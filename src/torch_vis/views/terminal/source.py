@@ -18,7 +18,7 @@ from torch_vis.errors import UsageError, no_match
 from torch_vis.graph import Graph, Metrics
 from torch_vis.graph.lifetimes import Lifetimes
 from torch_vis.graph.metrics import ElementStats
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.types import Ints
 from torch_vis.views.terminal.forest import Forest
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from torch_vis.graph import Graph, Metrics, Node
 from torch_vis.graph.module_table import ModuleTable
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import count, duration, inert, size
 from torch_vis.ops.display_names import op_label

@@ -15,7 +15,7 @@ from torch_vis.errors import UsageError
 from torch_vis.graph import Graph, Metrics, TensorType
 from torch_vis.graph.lifetimes import Peak, next_run, peak_memory
 from torch_vis.graph.module_table import ModuleLine, ModuleNode, ModuleTable, Totals
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import and_more, count, duration, inert, many, shortened, size
 from torch_vis.ops.display_names import op_label

@@ -13,7 +13,11 @@ from torch_vis._deprecated import warn
 from torch_vis.analysis.compare.align import module_of
 from torch_vis.analysis.compare.change_lines import ChangeLine, change_lines
 from torch_vis.analysis.compare.changes import ModuleChange, find_changes
-from torch_vis.analysis.compare.numeric.attribution import Attribution, InputError, local_differences
+from torch_vis.analysis.compare.numeric.difference_origin import (
+    DifferenceOrigins,
+    InputError,
+    local_differences,
+)
 from torch_vis.analysis.compare.numeric.paired_inputs import InputPair, PairedInputs
 from torch_vis.analysis.compare.numeric.python_outputs import NOT_COMPARABLE, compare_python_outputs
 from torch_vis.analysis.compare.numeric.side_by_side import Distances, SideBySide
@@ -148,7 +152,7 @@ class DifferencesReport(Report):
         """How far apart every operation's results are."""
         self.local_differences = local_differences(run_a, run_b, runs)
         """Of operations where a difference may begin: how far they differ if all before them is as in ``a``."""
-        self._attribution = Attribution(self._paired, runs.distances, self.local_differences)
+        self._origins = DifferenceOrigins(self._paired, runs.distances, self.local_differences)
         self.python_outputs = compare_python_outputs(a, b)
         """Outputs that are no tensors: numbers, words, arrays of numpy."""
         self._filled_before = {"A": filled_before(*run_a), "B": filled_before(*run_b)}
@@ -211,7 +215,7 @@ class DifferencesReport(Report):
 
     @cached_property
     def _input_errors(self) -> dict[int, InputError]:
-        return {node: self._attribution.of(node) for node in np.flatnonzero(self.differing).tolist()}
+        return {node: self._origins.of(node) for node in np.flatnonzero(self.differing).tolist()}
 
     @cached_property
     def _accumulating(self) -> set[int]:

@@ -31,7 +31,7 @@ from torch_vis.capture.kept_tensors import KeptTensors
 from torch_vis.graph.flow import declared_slots
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.types import Bools, Floats
-from torch_vis.replay.replay import quiet
+from torch_vis.replay.replay import replay_context
 from torch_vis.replay.stepper import Stepper
 
 GraphAndTensors = tuple[Graph, KeptTensors | None]
@@ -101,7 +101,7 @@ class SideBySide:
             results=[],
             rounding_errors=[],
         )
-        with quiet({*self._a.run.plan.generators, *self._b.run.plan.generators}):
+        with replay_context({*self._a.run.plan.generators, *self._b.run.plan.generators}):
             self._run()
         self.distances.results.extend(self._result(*pair) for pair in results)
         self.distances.rounding_errors.extend(self._rounding_error(*pair) for pair in results)

@@ -1,7 +1,7 @@
-"""The recorded operations run as a program of tensors: gradients pass through them, which a replay on memory has not.
+"""A replay that autograd can differentiate: operations run on tensors again, where ``Replay`` runs them on memory.
 
-A ``Forward`` runs the operations that lead to the outputs, as often as wanted, with inputs or values on the way put in
-by the caller. Every value is the tensor that torch's own operator gave, views and writes in place included, so that
+A ``DifferentiableReplay`` runs those that lead to the outputs, as often as wanted, with inputs or values on the way put
+in by the caller. Every value is the tensor that torch's own operator gave, views and writes in place included, so that
 autograd sees what it saw in the recorded program. What does not depend on what is put in is computed once.
 """
 
@@ -20,8 +20,8 @@ from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import RECORDED, Flag
 from torch_vis.ops.names import plain_name
 from torch_vis.replay.decompositions import lstm_layer
-from torch_vis.replay.live_run import LiveRun, input_values
-from torch_vis.replay.replay import Replay, flat, quiet, where
+from torch_vis.replay.held_run import HeldRun, input_values
+from torch_vis.replay.replay import Replay, flat, node_text, replay_context
 from torch_vis.replay.rerun import RunPlanner, planner_of, rebuilt, rerun
 from torch_vis.replay.slicing import ReplayTarget, Sight, descendants, needed_nodes
 
@@ -57,8 +57,8 @@ class ForwardPass(NamedTuple):
     watched: dict[int, torch.Tensor]
 
 
-class Forward:
-    """The operations that lead to a run's outputs, to be run with gradients.
+class DifferentiableReplay:
+    """Runs the operations that lead to a run's outputs again, with gradients.
 
     ``args`` and ``kwargs`` are the inputs, as recorded where there are none; ``vary`` names those that are put in anew
     in every pass, ``places`` what is changed on the way, ``watch`` values to be handed out.
@@ -66,7 +66,7 @@ class Forward:
 
     def __init__(
         self,
-        trace: LiveRun,
+        trace: HeldRun,
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
         *,
@@ -85,7 +85,7 @@ class Forward:
         self.inputs = inputs_of(trace, args, kwargs)
         self.limits: tuple[str, ...] = ()
         """What is as recorded and might be different with these inputs, in sentences."""
-        if self.inputs and self.planner.left.any:
+        if self.inputs and self.planner.escapes.any:
             # raises where they take another way through the program
             self.limits = rerun(trace, args, dict(kwargs or {}), {}, None, None).limits
         if trace.entry is not None:
@@ -132,9 +132,9 @@ class Forward:
     def left_at(self) -> list[str]:
         """The places in the program where something that may be another now leaves for Python, or for unseen code."""
         touched = self.touched | descendants(self.graph, set(self.fixed))
-        left = self.planner.left
+        left = self.planner.escapes
         escapes = [*left.changed_before(touched), *left.changed_after(touched)]
-        places = [where(self.graph, node) for node in [*self.left, *left.deciding(touched)]]
+        places = [node_text(self.graph, node) for node in [*self.left, *left.deciding(touched)]]
         return [*places, *(f"{escape.method}() at {escape.where}" for escape in escapes)]
 
     @cached_property
@@ -187,7 +187,7 @@ class Forward:
     def constants(self) -> dict[int, torch.Tensor]:
         """What the steady operations made, as far as others read it."""
         run = _Pass(self, {}, ())
-        with quiet(self.planner.plan.generators):
+        with replay_context(self.planner.plan.generators):
             for node in self.nodes:
                 if node in self.steady:
                     run.run_node(node, self.states)
@@ -219,7 +219,7 @@ class Forward:
         # what is written to later is copied when it is there
         passing = self._watched_and_written
         copies = {value: run.seen(-1, value).clone() for value in passing.get(-1, ())}
-        with quiet(self.planner.plan.generators):
+        with replay_context(self.planner.plan.generators):
             run.act(-1)
             for node in self.nodes:
                 if node not in self.steady:
@@ -251,7 +251,7 @@ class Forward:
                 return tensor
 
             changes.append(change_of(target, take))
-        whole = Forward(self.trace, places=list(targets), watch=sorted(values), fixed=self.fixed)
+        whole = DifferentiableReplay(self.trace, places=list(targets), watch=sorted(values), fixed=self.fixed)
         whole.states = self.states
         with without_gradients():
             whole.run(changes=changes)
@@ -261,7 +261,7 @@ class Forward:
         """The gradients of a number by some tensors; zeros where it does not depend on one."""
         if not measured.requires_grad and (self.cut or self.left):
             raise UsageError(
-                f"no gradient passes through the run: {where(self.graph, (self.cut or self.left)[0])} ran without "
+                f"no gradient passes through the run: {node_text(self.graph, (self.cut or self.left)[0])} ran without "
                 "gradients (torch.no_grad, a custom autograd.Function, compiled code); occlusion needs none"
             )
         if not measured.requires_grad:
@@ -277,7 +277,7 @@ class Forward:
 
 
 def inputs_of(
-    trace: LiveRun, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
+    trace: HeldRun, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
 ) -> dict[str, torch.Tensor]:
     """New inputs by name; none where those of the recorded run are meant."""
     if not args and not kwargs:
@@ -313,7 +313,7 @@ class _Pass(Replay):
     """One pass: every value as the tensor that torch gave."""
 
     def __init__(
-        self, forward: Forward, given: Mapping[int, torch.Tensor], changes: Sequence[ValueChange]
+        self, forward: DifferentiableReplay, given: Mapping[int, torch.Tensor], changes: Sequence[ValueChange]
     ) -> None:
         planner = forward.planner
         super().__init__(planner.graph, planner.held, planner.plan)
@@ -378,7 +378,7 @@ class _Pass(Replay):
             raise
         except Exception as error:
             raise UsageError(
-                f"{where(self.graph, node)} does not run on these values: {type(error).__name__}: {error}"
+                f"{node_text(self.graph, node)} does not run on these values: {type(error).__name__}: {error}"
             ) from error
 
     def _run(self, node: int, states: dict[int, Any] | None) -> None:
@@ -440,7 +440,7 @@ class _Pass(Replay):
         written = [tensors[-1 - slot] for slot in slots if slot < 0]
         fresh = [t for t in flat(result) if not any(t is other for other in written)]
         if max(slots, default=-1) >= len(fresh):
-            raise CheckFailed(f"{where(graph, node)} returned {len(fresh)} tensors")
+            raise CheckFailed(f"{node_text(graph, node)} returned {len(fresh)} tensors")
         return [
             (value, tensors[-1 - slot] if slot < 0 else fresh[slot]) for slot, value in zip(slots, values)
         ]

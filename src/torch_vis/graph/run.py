@@ -1,4 +1,4 @@
-"""The record of one run: its graph, its metrics, what was not captured, and the circumstances."""
+"""``Run``, what every view and analysis takes: graph, metrics, meta, and as ``Limit`` what could not be captured."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch_vis.errors import TensorsMissing, UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import COSTS
-from torch_vis.graph.record import Run
+from torch_vis.graph.run import Run
 from torch_vis.graph.schema import Role
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def refused_sizes(
     return None
 
 
-class LiveRun(Run):
+class HeldRun(Run):
     """A run, and what of it lives in this process; a file keeps the run alone."""
 
     output: Any

@@ -30,7 +30,7 @@ from torch_vis.capture.kept_tensors import KeptTensors, copy_of
 from torch_vis.errors import CheckFailed
 from torch_vis.graph.schema import RECORDED, Flag, Kind
 from torch_vis.ops.names import common_name
-from torch_vis.replay.replay import quiet
+from torch_vis.replay.replay import replay_context
 from torch_vis.replay.stepper import Stepper
 
 # A relative difference of what these return follows from the absolute difference of their arguments.
@@ -65,7 +65,7 @@ class LocalDifference(NamedTuple):
     inputs: list[bool | None]
 
 
-class Attribution:
+class DifferenceOrigins:
     """Judges of each operation that differs whether the difference originates there."""
 
     def __init__(self, paired: PairedInputs, distances: Distances, local: dict[int, LocalDifference]) -> None:
@@ -186,7 +186,7 @@ def local_differences(a: GraphAndTensors, b: GraphAndTensors, runs: SideBySide) 
         Stepper(*a), paired, list(suspects.values()), {second.to_a[other] for other in second.wanted}
     )
     differences: dict[int, LocalDifference] = {}
-    with quiet({*first.run.plan.generators, *second.run.plan.generators}):
+    with replay_context({*first.run.plan.generators, *second.run.plan.generators}):
         second.substitute_outside(first.run, runs.distances.outside)
         for other in range(max(suspects) + 1):
             node = second.to_a[other]
