@@ -26,7 +26,7 @@ class Task(NamedTuple):
 
 TASKS: tuple[Task, ...] = (
     Task(
-        "what is in this model",
+        "what is in this model: modules, shapes, parameters, FLOPs",
         "print(tv.trace(model, x))",
         "guides/what_is_in_this_model",
         "torch-vis summary net.py:make --input 2x8",
