@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -196,3 +197,20 @@ def test_attention_on_inputs_that_go_another_way_is_refused_or_says_so() -> None
     assert any("tolist()" in note for note in tv.trace(scaled, x).attention(None, x / 2).notes())
     explained = tv.trace(scaled, x).attribute("saliency", target=(0, 0))
     assert any("tolist()" in note for note in explained.notes())
+
+
+def test_a_thread_that_a_library_has_to_watch_over_itself_is_no_part_of_the_run() -> None:
+    class Monitor(threading.Thread):
+        def run(self) -> None:
+            pass
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        monitor = Monitor(daemon=True)
+        monitor.start()
+        monitor.join()
+        return x + 1
+
+    t = tv.trace(run, torch.ones(2))
+    before = len(t.graph.sites)
+    assert not any("thread" in limit for limit in t.run(torch.zeros(2)).limits)
+    assert before == len(tv.trace(lambda x: x + 1, torch.ones(2)).graph.sites)

@@ -51,7 +51,7 @@ def test_a_terminal_of_80_columns_shows_the_time() -> None:
     async def steps(app: Any, pilot: Any) -> None:
         await pilot.resize_terminal(80, 24)
         await settle(app, pilot)
-        assert {"params", "time"} <= set(app.tree_view.in_sight()), screen(app)
+        assert {"out", "time"} <= set(app.tree_view.in_sight()), screen(app)
 
     drive(trace, steps)
 

@@ -280,7 +280,9 @@ def _wrap_start(original: Any) -> Any:
             for recorder, _ in _adopting:
                 if recorder in active_recorders(thread) or _has_started(recorder, thread):
                     recorder.threads.append(self)
-                    recorder.started.append(("a thread", recorder.site_of(sys._getframe(1))))
+                    # a library's own that watches over something, as tqdm's does, reads no tensors of the run
+                    if not self.daemon or type(self).run is threading.Thread.run:
+                        recorder.started.append(("a thread", recorder.site_of(sys._getframe(1))))
         original(self)
 
     return start

@@ -101,7 +101,7 @@ ADDITIVE |= {
 }
 ADDITIVE |= {"memory", "flops", "ops"}
 DEFAULT = (
-    "type", "params", "time", "out", "self", "backward", "recomputed", "flops", "memory", "calls", "bytes", "shapes",
+    "type", "out", "time", "params", "self", "backward", "recomputed", "flops", "memory", "calls", "bytes", "shapes",
 )  # fmt: skip
 WITHOUT_RUN = (
     "type", "value", "params", "params_share", "elements", "elements_share", "bytes", "shapes", "dtype", "device",
