@@ -58,3 +58,5 @@ html_copy_source = False
 html_theme_options = {"navigation_with_keys": True}
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
+# the builtin ``type`` in a signature is no attribute of that name, of which there are several
+suppress_warnings = ["ref.python"]

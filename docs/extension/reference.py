@@ -194,7 +194,9 @@ def pages() -> dict[str, str]:
             by_module.setdefault(entry.name.split(".")[0], []).append(entry.target)
     report_classes = [Report, *reports()]
     given = [e.target for e in shown if e.name.startswith("types.")]
-    rest = [cls for cls in given if cls not in {*report_classes, *CLASSES, *top}]
+    elsewhere = {*report_classes, *CLASSES, *top, *(row for cls in report_classes[1:] for row in rows(cls))}
+    elsewhere |= {item for items in by_module.values() for item in items if inspect.isclass(item)}
+    rest = [cls for cls in given if cls not in elsewhere]
     of_graph = [cls for cls in rest if cls.__module__.startswith("torch_vis.graph.")]
     out = {
         "functions": page("Functions", "Every call that begins with `tv.`.", functions),
