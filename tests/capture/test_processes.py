@@ -299,6 +299,22 @@ def test_a_record_left_on_another_thread() -> None:
     assert left_behind(before) == []
 
 
+def test_a_record_entered_on_a_thread_that_has_ended() -> None:
+    model, x = net(), torch.ones(2, 3)
+    tv.trace(model, x)
+    before = process_state()
+    recording = tv.record(model)
+    on_thread(recording.__enter__)
+    recording.__exit__(None, None, None)
+    # its modes went with the thread, and torch is to remember none of them
+    assert left_behind(before) == []
+    abandoned = tv.record(model)
+    on_thread(abandoned.__enter__)
+    assert len(tv.trace(model, x).graph) == 3
+    abandoned.__exit__(None, None, None)
+    assert left_behind(before) == []
+
+
 def test_a_thread_that_others_start_is_not_of_the_run() -> None:
     model, x = net(), torch.ones(2, 3)
     begin, ready = threading.Event(), threading.Event()

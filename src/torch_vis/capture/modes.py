@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import sys
 import threading
 from functools import partial
 from typing import Any
@@ -110,6 +111,7 @@ class ModeStep:
         self.mode = mode
         self.thread = threading.get_ident()
         self.stack: Stack = FunctionModes if isinstance(mode, TorchFunctionMode) else DispatchModes
+        _forget_ended()
         for other in _left_on.pop(self.thread, ()):
             other()
         self._below = self.stack.read()
@@ -121,6 +123,9 @@ class ModeStep:
         _on[id(self)] = self
 
     def __call__(self) -> None:
+        _forget_ended()
+        if id(self) not in _on and self._kept is None:
+            return
         if threading.get_ident() != self.thread:
             # nobody else can do it; until that thread puts a mode on again, this one passes everything on
             _left_on.setdefault(self.thread, []).append(self)
@@ -143,6 +148,19 @@ class ModeStep:
         elif not threads or self.thread in threads:
             now = _flags_of(modes)
             self.stack.set_flags({name: now[name] for name in self._flags})
+
+
+def _forget_ended() -> None:
+    """Forget what is on threads that have ended, whose stacks went with them; torch is to remember it no longer."""
+    # of a thread that runs Python, or has and may again
+    alive = sys._current_frames() if _on else {}
+    ended = [(number, step) for number, step in list(_on.items()) if step.thread not in alive]
+    for number, step in ended:
+        _left_on.pop(step.thread, None)
+        _on.pop(number, None)
+    if any(step._flags for _, step in ended) and not any(step._flags for step in _on.values()):
+        now = _flags_of(DispatchModes.read())
+        DispatchModes.set_flags({name: now[name] for name in DispatchModes.flags()})
 
 
 def _flags_of(modes: list[Any]) -> dict[str, bool]:
