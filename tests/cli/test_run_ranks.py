@@ -127,11 +127,15 @@ def test_a_rank_that_hangs_leaves_what_it_did(tmp_path: Path) -> None:
 
 
 SLEEPS = """
-import time, torch, torch.distributed as dist
+import threading, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 2))
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 for step in range(4):
+    if step == 1 and dist.get_rank() == 0:
+        # said when the step has ended and its trace is on its way to the other
+        waits = threading.Timer(2.0, print, ["waits"], {"flush": True})
+        optimizer.register_step_post_hook(lambda *_: waits.start())
     model(torch.ones(4, 8)).sum().backward()
     if step == 1 and dist.get_rank() == 1:
         print("sleeps", flush=True)
@@ -151,9 +155,7 @@ def test_a_rank_that_waits_for_the_trace_of_another_leaves_its_own(tmp_path: Pat
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     assert process.stdout is not None
-    assert process.stdout.readline() == "sleeps\n"
-    # until the other has ended its step
-    time.sleep(2.0)
+    assert sorted(process.stdout.readline() for _ in range(2)) == ["sleeps\n", "waits\n"]
     process.terminate()
     process.communicate(timeout=120)
     traces = [tv.load(tmp_path / f"step.r{rank}.tvz") for rank in range(2)]
