@@ -32,7 +32,7 @@ from torch_vis.errors import TorchVisError, UsageError, no_match
 from torch_vis.graph.flow import outputs_by_slot
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column
-from torch_vis.graph.schema import RECORDED, Flag, Kind
+from torch_vis.graph.schema import RECORDED, Flag, Kind, extent
 from torch_vis.ops.names import out_of_place, plain_name
 from torch_vis.ops.schemas import resolve
 from torch_vis.replay.decompositions import FUSED_ATTENTION, attention_call, lstm_layer
@@ -255,8 +255,7 @@ def _accumulate(
         if step == 0 and size > 1:
             added = added.sum(dim, keepdim=True)
     shape = tuple(added.shape)
-    extent = 1 + sum((size - 1) * step for size, step in zip(shape, stride)) if added.numel() else 0
-    if added.numel() <= extent and not _overlaps(shape, stride):
+    if added.numel() <= extent(shape, stride) and not _overlaps(shape, stride):
         cells.as_strided(shape, stride, offset).add_(added)
         return
     index = torch.arange(len(cells), device=cells.device).as_strided(shape, stride, offset)
