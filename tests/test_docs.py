@@ -210,7 +210,7 @@ def instances() -> list[Any]:
         tv.advise.pruning(model, x),
         tv.advise.quantization(model, x),
     ]
-    asked += [tv.advise.batch_size(model, x, memory="1 MiB", measure=False)]
+    asked += [tv.advise.batch_size(model, x, memory="1 MiB", measured=False)]
     return [t, t.graph, t.metrics, compared, *asked]
 
 

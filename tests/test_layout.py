@@ -21,7 +21,8 @@ PACKAGE = ROOT / "src" / "torch_vis"
 ORDER: tuple[frozenset[str], ...] = tuple(
     frozenset(row.split())
     for row in (
-        "errors progress _deprecated _reports",
+        "_deprecated",
+        "errors progress _reports",
         "graph",
         "ops",
         "capture",

@@ -9,13 +9,16 @@ import pkgutil
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import torch_vis as tv
 from tools.house import module_files
+from torch_vis._deprecated import CLASSES, OPTIONS
 from torch_vis._deprecated import NAMES as NAMES_BEFORE
 
 tv.trace
@@ -113,7 +116,7 @@ SIGNATURES = {
     "get_tensor_size": "(tensor)",
     "is_last_use": "(node, graph, user)",
     "advise.batch_size": (
-        "(model, *args, kwargs=None, memory=None, backward=False, loss=None, measure=True, largest=1048576, "
+        "(model, *args, kwargs=None, memory=None, backward=False, loss=None, measured=True, largest=1048576, "
         "dim=None)"
     ),
     "advise.quantization": (
@@ -197,6 +200,55 @@ def test_old_names_work_and_say_the_new_one(name: str) -> None:
         old = getattr(tv, name)
     assert caught[0].filename == __file__, "the warning points at the user's line"
     assert old is find(NAMES_BEFORE[name]) and name not in dir(tv)
+
+
+def test_old_classes_and_options_work_and_say_the_new_ones() -> None:
+    for old, new in CLASSES.items():
+        with pytest.warns(DeprecationWarning, match=f"types.{old} is now torch_vis.types.{new}") as caught:
+            assert getattr(tv.types, old) is getattr(tv.types, new) and old not in dir(tv.types)
+        assert caught[0].filename == __file__
+    with pytest.raises(AttributeError, match="types' has no attribute 'Kernels'"):
+        tv.types.Kernels
+    model, x = torch.nn.Linear(4, 2), torch.ones(1, 4)
+    calls: dict[str, Any] = {
+        "batch_size": lambda **old: tv.advise.batch_size(model, x, memory="1 MiB", **old),
+        "record": lambda **old: tv.record(model, **old),
+        "trace": lambda **old: tv.trace(model, x, **old),
+    }
+    assert calls.keys() == OPTIONS.keys()
+    for function, options in OPTIONS.items():
+        for old, new in options.items():
+            said = re.escape(f"{old}= of {function}() is now called {new}=")
+            with pytest.warns(DeprecationWarning, match=said) as caught:
+                calls[function](**{old: False})
+            assert caught[0].filename == __file__, "the warning points at the user's line"
+
+
+def public_functions() -> Iterator[tuple[str, Any]]:
+    """Every public function and method of a public class, by name."""
+    for name in tv.__all__:
+        item = getattr(tv, name)
+        if inspect.ismodule(item) or inspect.isclass(item):
+            inside = getattr(item, "__all__", ()) if inspect.ismodule(item) else vars(item)
+            yield from ((f"{name}.{part}", getattr(item, part)) for part in inside if part[0] != "_")
+        else:
+            yield name, item
+
+
+def test_an_option_that_is_a_switch_is_one_everywhere() -> None:
+    """What True and False mean in one function is no callable, selector or number in another, under the same name."""
+    switches: dict[str, set[str]] = {}
+    others: dict[str, set[str]] = {}
+    for name, function in public_functions():
+        if not inspect.isfunction(inspect.unwrap(function)):
+            continue
+        for option in inspect.signature(function).parameters.values():
+            old = option.name in OPTIONS.get(function.__name__, {})
+            if option.kind is option.KEYWORD_ONLY and not old:
+                is_switch = str(option.annotation).startswith("bool")
+                (switches if is_switch else others).setdefault(option.name, set()).add(name)
+    assert len(switches) > 10 and len(others) > 40, "few options were looked at"
+    assert {option: (switches[option], others[option]) for option in switches.keys() & others.keys()} == {}
 
 
 def test_the_stub_has_every_name() -> None:

@@ -1,7 +1,8 @@
 """Every name of our own that was renamed: the old ones work for one release and say what to write now.
 
-``NAMES`` are names of the package, ``ATTRIBUTES`` those of classes, by the class that has the new one. Names of the
-source documents are not here: they stay as they are.
+``NAMES`` are names of the package, ``CLASSES`` those of ``types``, ``OPTIONS`` those of options, by their function, and
+``ATTRIBUTES`` those of attributes, by the class that has the new one. Names of the source documents are not here: they
+stay as they are.
 """
 
 from __future__ import annotations
@@ -24,9 +25,22 @@ NAMES: dict[str, str] = {
     "register_hardware": "hardware.register",
 }
 
+OPTIONS: dict[str, dict[str, str]] = {
+    # the function: its old options and the new ones
+    "batch_size": {"measure": "measured"},
+    # ``keep`` is also an option of today, which takes no True and no False
+    "record": {"keep": "hold"},
+    "trace": {"keep": "hold"},
+}
+
+CLASSES: dict[str, str] = {
+    # the old name in torch_vis.types: the new one
+    "CompiledKernels": "KernelsReport",
+}
+
 ATTRIBUTES: dict[str, dict[str, str]] = {
     # the class: its old attributes and the new ones
-    "CompiledKernels": {"found": "fusion"},
+    "KernelsReport": {"found": "fusion"},
     "FusionReport": {"found": "fusion"},
     "Calibration": {"to_plain": "to_dict"},
     "GradientsReport": {
@@ -74,6 +88,20 @@ class Renamed:
                 warn(f"{kind.__name__}.{name} is now called {new}", stacklevel=3)
                 return getattr(self, new)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+def option_now(function: str, option: str, *, stacklevel: int) -> str:
+    """What an option of a function is called now, after saying so; ``stacklevel`` counts from the caller.
+
+    >>> import warnings
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     option_now("batch_size", "measure", stacklevel=1), str(caught[0].message)
+    ('measured', 'measure= of batch_size() is now called measured=, and the old name will go in the next release')
+    """
+    new = OPTIONS[function][option]
+    warn(f"{option}= of {function}() is now called {new}=", stacklevel=stacklevel + 1)
+    return new
 
 
 def warn(text: str, *, stacklevel: int) -> None:

@@ -284,9 +284,9 @@ def _live(model: Any, keep: Any, replace: Any, until: Any, other: bool, backward
 
 def _old_keep(keep: bool, call: str) -> bool:
     """The value of ``hold``, given by the name that it had."""
-    from torch_vis._deprecated import warn
+    from torch_vis._deprecated import option_now
 
-    warn(f"keep={keep} of {call}() is now called hold={keep}", stacklevel=5 if call == "trace" else 3)
+    option_now(call, "keep", stacklevel=5 if call == "trace" else 3)
     return keep
 
 

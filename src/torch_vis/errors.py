@@ -29,6 +29,8 @@ import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
+from torch_vis._deprecated import OPTIONS, option_now
+
 LONGEST = 4000  # letters of a message
 LONGEST_NAME = 120  # letters of a name or a reason in one
 
@@ -240,6 +242,8 @@ def takes_kwargs(function: Callable[Given, Result]) -> Callable[Given, Result]:
 
     @functools.wraps(function)
     def call(*args: Given.args, **options: Given.kwargs) -> Result:
+        for name in OPTIONS.get(function.__name__, {}).keys() & options.keys() - known.keys():
+            options[option_now(function.__name__, name, stacklevel=2)] = options.pop(name)
         unknown = [name for name in options if name not in known]
         if unknown:
             raise _no_option(function.__name__, unknown, known, args[0] if args else options.get("model"))

@@ -7,6 +7,9 @@
 True
 """
 
+from typing import TYPE_CHECKING, Any
+
+from torch_vis._deprecated import CLASSES, warn
 from torch_vis.analysis.activations.dataset import ActivationSet
 from torch_vis.analysis.advice.batch_size import BatchSizeReport
 from torch_vis.analysis.advice.checkpointing import CheckpointingReport
@@ -22,7 +25,7 @@ from torch_vis.analysis.compare.comparison import Change
 from torch_vis.analysis.compare.module_deltas import ModuleDelta
 from torch_vis.analysis.compare.numeric.report import DifferencesReport
 from torch_vis.analysis.control_flow import BranchesReport, LoopsReport
-from torch_vis.analysis.fusion.compiled_kernels import CompiledKernels
+from torch_vis.analysis.fusion.compiled_kernels import KernelsReport
 from torch_vis.analysis.fusion.report import FusionReport
 from torch_vis.analysis.gradients.health import HealthReport
 from torch_vis.analysis.gradients.report import GradientsReport
@@ -31,7 +34,7 @@ from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.latency import LatencyReport
 from torch_vis.analysis.machine.roofline import RooflineReport
 from torch_vis.analysis.memory.measured import AllocatorReport
-from torch_vis.analysis.memory.report import MemoryReport
+from torch_vis.analysis.memory.report import CheckpointedReport, MemoryReport
 from torch_vis.analysis.partition.report import PartitionReport
 from torch_vis.analysis.ranks.by_rank import WorldCommunicationReport, WorldMemoryReport
 from torch_vis.analysis.ranks.communication import CommunicationReport
@@ -72,11 +75,11 @@ __all__ = [
     "Change",
     "ChangeLine",
     "CheckResult",
+    "CheckpointedReport",
     "CheckpointingReport",
     "Clock",
     "Column",
     "CommunicationReport",
-    "CompiledKernels",
     "CriticalPathReport",
     "DifferencesReport",
     "EdgeReport",
@@ -88,6 +91,7 @@ __all__ = [
     "GraphQuery",
     "Hardware",
     "HealthReport",
+    "KernelsReport",
     "LatencyReport",
     "Limit",
     "Live",
@@ -127,3 +131,12 @@ __all__ = [
     "WorldCommunicationReport",
     "WorldMemoryReport",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """A class that was renamed."""
+        if name not in CLASSES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        warn(f"{__name__}.{name} is now {__name__}.{CLASSES[name]}", stacklevel=2)
+        return globals()[CLASSES[name]]

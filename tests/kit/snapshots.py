@@ -327,7 +327,7 @@ PAIRS: dict[str, Callable[[], tuple[tv.Trace, tv.Trace]]] = {
 }
 ANALYSES: dict[str, Callable[[], Any]] = {
     "batch_size": lambda: tv.advise.batch_size(
-        Exact(), exact_batch(), memory="64 KiB", backward=True, measure=False
+        Exact(), exact_batch(), memory="64 KiB", backward=True, measured=False
     ),
     "quantization": lambda: tv.advise.quantization(Exact(largest=11), exact_batch(), hardware="a100"),
     "pruning": lambda: pruned(Exact(), exact_batch()),

@@ -174,7 +174,7 @@ CALLS: dict[str, Callable[[Things], Any]] = {
     "ExplorerConfig": lambda it: tv.ExplorerConfig(color_scheme="nord"),
     "ModuleInfo": lambda it: tv.ModuleInfo.of(it.model),
     "TensorTracer": sequence,
-    "advise.batch_size": lambda it: tv.advise.batch_size(it.model, it.x, memory="1 MiB", measure=False),
+    "advise.batch_size": lambda it: tv.advise.batch_size(it.model, it.x, memory="1 MiB", measured=False),
     "advise.checkpointing": lambda it: tv.advise.checkpointing(it.model, it.x),
     "advise.pruning": lambda it: tv.advise.pruning(it.model, it.x),
     "advise.quantization": lambda it: tv.advise.quantization(it.model, it.x),

@@ -6,6 +6,7 @@ they are. A new column is one more row here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import EnumMeta, IntEnum
 from typing import Any, NamedTuple
 
@@ -75,6 +76,15 @@ class Flag(IntEnum, metaclass=CodeMeta):
     COLLECTIVE = 128  # talks to other ranks, or waits for what they send
 
 
+def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """The elements from a strided tensor's first to its last, those that it skips included; 0 if it has none.
+
+    >>> extent((2, 3), (4, 1)), extent((0, 3), (3, 1))
+    (7, 0)
+    """
+    return 0 if 0 in shape else 1 + sum((size - 1) * step for size, step in zip(shape, stride))
+
+
 # what a replay takes as recorded: code that cannot be looked into, and what other ranks would have to join in
 RECORDED = int(Flag.OPAQUE | Flag.COLLECTIVE)
 
@@ -114,11 +124,7 @@ class TensorType(NamedTuple):
         >>> TensorType("float32", (2, 3), (4, 1)).extent
         7
         """
-        return (
-            0
-            if 0 in self.shape
-            else 1 + sum((size - 1) * step for size, step in zip(self.shape, self.stride))
-        )
+        return extent(self.shape, self.stride)
 
     @property
     def sizes(self) -> list[str]:

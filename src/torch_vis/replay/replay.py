@@ -338,7 +338,7 @@ class ReplayPlan:
         form = self._forms.get(type_)
         if form is None:
             row = self.graph.types[type_]
-            form = self._forms[type_] = getattr(torch, row.dtype), extent(row.shape, row.stride)
+            form = self._forms[type_] = getattr(torch, row.dtype), row.extent
         return form
 
     def generator(self, node: int) -> torch.Generator | None:
@@ -461,13 +461,6 @@ def replay_context(undo: Undo, generators: Iterable[torch.Generator]) -> None:
     for device in ("cpu", "cuda"):
         undo.add(torch.set_autocast_enabled, device, torch.is_autocast_enabled(device))
         torch.set_autocast_enabled(device, False)
-
-
-def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """How many elements lie between a strided tensor's first and last, both counted."""
-    if 0 in shape:
-        return 0
-    return 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
 
 
 def poisoned(size: int, device: str, poison: int = POISON) -> torch.UntypedStorage:

@@ -51,7 +51,7 @@ def taken(model: nn.Module, *shape: int, backward: bool = False) -> int:
 def test_the_largest_batch_fits_and_one_more_does_not(memory):
     model = network()
     found = tv.advise.batch_size(
-        model, torch.randn(4, 3, 16, 16), memory=memory, backward=True, measure=False
+        model, torch.randn(4, 3, 16, 16), memory=memory, backward=True, measured=False
     )
     assert peak(model, found.largest) <= found.budget < peak(model, found.largest + 1)
 
@@ -83,13 +83,15 @@ def test_keyword_inputs_and_what_has_no_batch():
 
     mask, scale = torch.ones(3, 8), torch.tensor(2.0)
     found = tv.advise.batch_size(
-        Masked(), torch.ones(3, 8), kwargs={"mask": mask, "scale": scale}, memory=10_000, measure=False
+        Masked(), torch.ones(3, 8), kwargs={"mask": mask, "scale": scale}, memory=10_000, measured=False
     )
     assert found.largest > 3 and found.per_sample_bytes > 0
 
 
 def test_a_memory_that_never_fills_ends_at_the_largest():
-    found = tv.advise.batch_size(nn.Linear(2, 2), torch.ones(1, 2), memory="1 GiB", measure=False, largest=64)
+    found = tv.advise.batch_size(
+        nn.Linear(2, 2), torch.ones(1, 2), memory="1 GiB", measured=False, largest=64
+    )
     assert found.largest == 64
 
 
@@ -164,7 +166,7 @@ class TakesLess(nn.Module):
 def test_where_a_run_takes_less_than_predicted_the_largest_is_still_the_largest():
     model = TakesLess()
     found = tv.advise.batch_size(model, torch.randn(4, 64), memory="1 MiB")
-    predicted = tv.advise.batch_size(model, torch.randn(4, 64), memory="1 MiB", measure=False)
+    predicted = tv.advise.batch_size(model, torch.randn(4, 64), memory="1 MiB", measured=False)
     assert found.largest > predicted.largest and not found.over
     for batch, fits in ((found.largest, True), (found.largest + 1, False)):
         assert (taken(model, batch, 64) <= found.budget) == fits
@@ -206,14 +208,14 @@ def test_an_lstm_is_proved(steps_first):
 def test_the_dimension_of_the_batch_is_told_from_what_reads_it():
     embedded = nn.Sequential(nn.Embedding(10, 8), nn.TransformerEncoderLayer(8, 2, 16))
     ids = torch.randint(0, 10, (7, 3))
-    found = tv.advise.batch_size(embedded, ids, memory="1 MiB", measure=False)
+    found = tv.advise.batch_size(embedded, ids, memory="1 MiB", measured=False)
     assert (found.dim, found.sample) == (1, 3)
-    found = tv.advise.batch_size(embedded, ids, memory="1 MiB", measure=False, dim=0)
+    found = tv.advise.batch_size(embedded, ids, memory="1 MiB", measured=False, dim=0)
     assert (found.dim, found.sample) == (0, 7)
     attention = nn.MultiheadAttention(8, 2)
     x, mask = torch.randn(7, 3, 8), torch.zeros(3, 7, dtype=torch.bool)
     inputs = {"query": x, "key": x, "value": x, "key_padding_mask": mask}
-    found = tv.advise.batch_size(attention, kwargs=inputs, memory="1 MiB", measure=False)
+    found = tv.advise.batch_size(attention, kwargs=inputs, memory="1 MiB", measured=False)
     assert (found.dim, found.sample) == (1, 3) and found.largest > 3
 
 
@@ -269,7 +271,7 @@ def test_memory_that_grows_with_the_square_is_closed_in_on():
 
 def test_sizes_far_beyond_the_memory_are_not_looked_at():
     model, x = nn.LSTM(32, 64, batch_first=True), torch.randn(4, 20, 32)
-    found = tv.advise.batch_size(model, x, memory="16 MiB", backward=True, measure=False)
+    found = tv.advise.batch_size(model, x, memory="16 MiB", backward=True, measured=False)
     assert max(row.batch for row in found.rows) <= 8 * found.largest
 
 
@@ -325,7 +327,7 @@ def test_what_is_no_number_is_answered_with_what_the_argument_takes(given):
 
 def test_without_a_memory_a_sample_has_its_bytes_or_they_are_not_known():
     model, x = nn.Linear(256, 256), torch.ones(4, 256)
-    found = tv.advise.batch_size(model, x, measure=False)
+    found = tv.advise.batch_size(model, x, measured=False)
     assert found.per_sample_bytes == 2048 and found.grows_evenly and found.largest is None
     found = tv.advise.batch_size(model, x, largest=1)
     assert found.per_sample_bytes is None and found.grows_evenly is None
@@ -343,7 +345,7 @@ def test_memory_that_does_not_grow_evenly_is_said_to_do_so():
     assert "memory does not grow evenly" in told and f"to {found.largest:,}" in told
     half = found.largest // 2  # a square grows by the sum of the two sides for each row more
     assert found.per_sample_bytes == pytest.approx(4 * (found.largest + half) + 64, rel=0.02)
-    even = tv.advise.batch_size(network(), torch.randn(4, 3, 16, 16), memory="2 MiB", measure=False)
+    even = tv.advise.batch_size(network(), torch.randn(4, 3, 16, 16), memory="2 MiB", measured=False)
     assert even.grows_evenly and "evenly" not in even.table()
 
 

@@ -185,6 +185,15 @@ def test_writes_in_place_and_parts_of_a_buffer() -> None:
     )
 
 
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(4), nn.InstanceNorm1d(4, track_running_stats=True)])
+def test_an_operation_that_also_writes_is_numbered_by_what_it_returns(norm: nn.Module) -> None:
+    """In training a norm writes its running statistics beside its output; what is written comes first in the graph."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(2, 4, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(24, 3)).train()
+    found = tv.trace(model, torch.randn(2, 2, 8)).relevance(target=1)
+    assert found.error < 1e-6 and found.at_inputs == pytest.approx(2, abs=1e-4)
+
+
 def test_a_view_has_what_came_through_it_alone() -> None:
     x = torch.rand(2, 3)
     t = tv.trace(lambda x: x.view(6).sum() + 3 * x.t().sum(), x)

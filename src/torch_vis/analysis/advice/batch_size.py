@@ -271,7 +271,7 @@ def batch_size(
     memory: int | str | None = None,
     backward: bool = False,
     loss: Callable[[Any], Any] | None = None,
-    measure: bool = True,
+    measured: bool = True,
     largest: int = LARGEST,
     dim: int | None = None,
 ) -> BatchSizeReport:
@@ -280,7 +280,7 @@ def batch_size(
     ``args`` and ``kwargs`` are a sample batch: what has the batch in dimension ``dim`` is repeated or cut to other
     sizes. That is the first one, or the second where an RNN or attention of the model reads its inputs with the steps
     first. ``memory`` is bytes, a text like ``"16 GiB"`` or hardware like ``"A100"``; without it, only throughput is
-    looked at. Peaks are predicted from shapes alone, without running. With ``measure``, a copy of the module is then
+    looked at. Peaks are predicted from shapes alone, without running. With ``measured``, a copy of the module is then
     run with the largest batch, where this machine has room for it, while the allocator is listened to; where that run
     takes more or less than predicted, smaller or larger ones are run, a few at most. Then it is timed with 1, 2, 4, …
     samples, on this machine. A plain callable is not run: it may change things of its own; nor is a model that has
@@ -288,7 +288,7 @@ def batch_size(
 
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Linear(256, 256)
-    >>> report = tv.advise.batch_size(model, torch.ones(4, 256), memory="1 MiB", measure=False)
+    >>> report = tv.advise.batch_size(model, torch.ones(4, 256), memory="1 MiB", measured=False)
     >>> report.largest, report.per_sample_bytes
     (383, 2048.0)
     """
@@ -305,9 +305,9 @@ def batch_size(
         )
     notes = _about(run, sizes)
     rows = _predicted(run, sizes, budget, largest)
-    if measure and run.why_not_run is not None:
+    if measured and run.why_not_run is not None:
         notes.append(run.why_not_run)
-    elif measure:
+    elif measured:
         notes.append(
             f"samples/s and time are of this machine, on {', '.join(sorted(run.devices)) or 'cpu'}; measured is the "
             "peak of the allocator in a plain run"

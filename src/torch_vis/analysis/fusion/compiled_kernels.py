@@ -208,7 +208,7 @@ class Agreement(NamedTuple):
         return self.both / fused if fused else None
 
 
-class CompiledKernels(Report):
+class KernelsReport(Report):
     """The kernels of a compiled model, and how they compare with the chains that ``Trace.fusion`` finds.
 
     >>> import torch, torch_vis as tv
@@ -449,7 +449,7 @@ class CompiledKernels(Report):
 @takes_kwargs
 def compiled_kernels(
     model: Callable[..., Any], *args: Any, kwargs: Mapping[str, Any] | None = None
-) -> CompiledKernels:
+) -> KernelsReport:
     """Compile a model by ``torch.compile`` on this machine and say which operations it fused, beside what was expected.
 
     Forward only and without gradients. The model is run twice: once traced through Dynamo, once compiled. Its buffers,
@@ -471,7 +471,7 @@ def compiled_kernels(
             traced = trace(model, *args, kwargs=given, via="dynamo", hold=False)
     if not len(traced.graph):
         raise UsageError("the model ran no operations, so there is nothing to compile")
-    return CompiledKernels(traced, programs)
+    return KernelsReport(traced, programs)
 
 
 @context

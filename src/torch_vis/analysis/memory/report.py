@@ -95,6 +95,12 @@ class CheckpointedReport(Report):
     """The memory of a run if some module calls were checkpointed.
 
     What is computed again is not among the recorded operations, so that ``live`` may not go as high as ``peak_bytes``.
+
+    >>> import torch, torch_vis as tv
+    >>> layers = [torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU()) for _ in range(8)]
+    >>> memory = tv.trace(torch.nn.Sequential(*layers), torch.ones(512, 64), backward=True).memory()
+    >>> isinstance(memory.checkpoint("0"), tv.types.CheckpointedReport)
+    True
     """
 
     title = "Memory with checkpoints"

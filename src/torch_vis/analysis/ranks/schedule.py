@@ -55,21 +55,21 @@ class StageTime(NamedTuple):
 
 def chunks_of(rank: int, graph: Graph, start_ns: Ints, time_ns: Ints) -> list[PipelineChunk]:
     """The micro-batches that a rank ran, in order of time; none of what is no stage of a pipeline."""
-    batches: dict[int, tuple[int, int]] = {}
-    for scope, module in enumerate(graph.scope_module.tolist()):
-        match = MICROBATCH.match(graph.modules[module].path)
-        if match and graph.modules[module].kind == "microbatch":
-            batches[scope] = int(match[1]), int(match[2])
-        elif scope and int(graph.scope_parent[scope]) in batches:
-            # parents come before what is in them
-            batches[scope] = batches[int(graph.scope_parent[scope])]
+    batches = {
+        number: (int(match[1]), int(match[2]))
+        for number, module in enumerate(graph.modules)
+        if module.kind == "microbatch" and (match := MICROBATCH.match(module.path))
+    }
+    # for each scope the call of a micro-batch that it is or lies in
+    around = graph.tree.nearest(np.isin(graph.scope_module, list(batches)))
+    modules = np.where(around >= 0, graph.scope_module[around], -1).tolist()
     begins, lasts = np.asarray(start_ns), np.asarray(time_ns)
     scopes, phases = graph.node_scope.tolist(), graph.node_phase.tolist()
     chunks: list[PipelineChunk] = []
     seen: set[tuple[int, int, str]] = set()
     before: tuple[int, int, int] | None = None
     for node in np.argsort(begins, kind="stable").tolist():
-        batch = batches.get(scopes[node])
+        batch = batches.get(modules[scopes[node]])
         if batch is None:
             continue
         begin, end = int(begins[node]), int(begins[node] + lasts[node])

@@ -395,18 +395,14 @@ def _with_times(metrics: Metrics, state: _Rank) -> Metrics:
 
 
 def _spans(graph: Graph, start: Any, end: Any) -> tuple[Any, Any]:
-    """When the first operation in each scope begins, and the last one ends."""
-    count = len(graph.scope_parent)
-    first = np.full(count, np.iinfo(np.int64).max)
-    last = np.zeros(count, dtype=np.int64)
+    """When the first operation in each scope begins, and the last one ends; both 0 where none runs in it."""
+    tree = graph.tree
+    first = np.full(len(tree), np.iinfo(np.int64).max)
+    last = np.zeros(len(tree), dtype=np.int64)
     np.minimum.at(first, graph.node_scope, start)
     np.maximum.at(last, graph.node_scope, end)
-    for scope in range(count - 1, 0, -1):
-        parent = int(graph.scope_parent[scope])
-        if 0 <= parent < scope:
-            first[parent], last[parent] = min(first[parent], first[scope]), max(last[parent], last[scope])
-    first = np.minimum(first, last)
-    return first, last
+    last = tree.inclusive(last, np.maximum)
+    return np.minimum(tree.inclusive(first, np.minimum), last), last
 
 
 # ---------------------------------------------------------------- what a step is made of

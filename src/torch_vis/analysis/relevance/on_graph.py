@@ -29,9 +29,10 @@ from torch_vis.capture.modes import without_gradients
 from torch_vis.capture.session import Capture
 from torch_vis.capture.state import RngStates
 from torch_vis.errors import TorchVisError, UsageError, no_match
+from torch_vis.graph.flow import outputs_by_slot
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column
-from torch_vis.graph.schema import RECORDED, Flag, Kind
+from torch_vis.graph.schema import RECORDED, Flag, Kind, extent
 from torch_vis.ops.names import out_of_place, plain_name
 from torch_vis.ops.schemas import resolve
 from torch_vis.replay.decompositions import FUSED_ATTENTION, attention_call, lstm_layer
@@ -149,13 +150,12 @@ class GraphRelevance:
         self, start: Mapping[int, Amount], watch: Mapping[int, Sequence[int]] | None = None
     ) -> dict[int, Any]:
         """Hand everything on until it has arrived; gives what the watched nodes' values were given."""
-        graph = self.graph
         for value, amount in start.items():
             self.put(value, amount)
         self.scale = sum(abs(amount.sum()) for amount in start.values())
         watched: dict[int, Any] = {}
         for node in reversed(self.forward.nodes):
-            values = graph.out_value[slice(*graph.output_span(node))].tolist()
+            values = self._results_of(node)
             if watch is not None and node in watch:
                 amounts = [self.at(value) for value in values]
                 watched[node] = [a.total if a.net is None else a.net for a in amounts if a is not None]
@@ -166,6 +166,14 @@ class GraphRelevance:
             if given:
                 self._hand_on(node, values, given)
         return watched
+
+    def _results_of(self, node: int) -> list[int]:
+        """The values that an operation makes, as its parts and rules number them: what it returns, then what it writes.
+
+        A batch norm in training returns its output and writes its running statistics.
+        """
+        by_slot = outputs_by_slot(self.graph, node)
+        return [by_slot[slot] for slot in sorted(by_slot, key=lambda slot: (slot < 0, abs(slot)))]
 
     def _moves_nothing(self, node: int) -> bool:
         """Whether an operation leaves every element in its cell: a view, or a new geometry for a tensor in place."""
@@ -247,8 +255,7 @@ def _accumulate(
         if step == 0 and size > 1:
             added = added.sum(dim, keepdim=True)
     shape = tuple(added.shape)
-    extent = 1 + sum((size - 1) * step for size, step in zip(shape, stride)) if added.numel() else 0
-    if added.numel() <= extent and not _overlaps(shape, stride):
+    if added.numel() <= extent(shape, stride) and not _overlaps(shape, stride):
         cells.as_strided(shape, stride, offset).add_(added)
         return
     index = torch.arange(len(cells), device=cells.device).as_strided(shape, stride, offset)

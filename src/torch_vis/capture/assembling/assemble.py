@@ -36,7 +36,18 @@ from torch_vis.capture.recording.source_lines import resolve
 from torch_vis.graph.graph import Graph, GraphBuilder
 from torch_vis.graph.lifetimes import block_births, in_place_sums, is_plain_sum
 from torch_vis.graph.metrics import Column, Metrics
-from torch_vis.graph.schema import RECORDED, Flag, Kind, Module, Phase, Placement, ResultRow, Role, TensorType
+from torch_vis.graph.schema import (
+    RECORDED,
+    Flag,
+    Kind,
+    Module,
+    Phase,
+    Placement,
+    ResultRow,
+    Role,
+    TensorType,
+    extent,
+)
 from torch_vis.graph.tree import Tree
 from torch_vis.graph.types import Bools, Ints
 
@@ -621,8 +632,7 @@ def span_at(offset: int, type_: TensorType) -> ByteSpan:
 
 
 def _span(offset: int, shape: tuple[int, ...], stride: tuple[int, ...], itemsize: int) -> ByteSpan:
-    elements = 0 if 0 in shape else 1 + sum((size - 1) * step for size, step in zip(shape, stride))
-    return ByteSpan(offset * itemsize, (offset + elements) * itemsize)
+    return ByteSpan(offset * itemsize, (offset + extent(shape, stride)) * itemsize)
 
 
 class NamedMemory:

@@ -12,8 +12,8 @@ from torch_vis.capture.recording.own_cost import recording_cost, regular_ns, wei
 from torch_vis.capture.recording.recorder import FORWARD, CallInfo, Recorder
 from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.schema import Kind
-from torch_vis.graph.tree import Tree
-from torch_vis.graph.types import Bools, Ints
+from torch_vis.graph.tree import Tree, group_sums
+from torch_vis.graph.types import Ints
 
 # of the time of an operation, the most that the call from Python can be
 LARGEST_PART = 0.85
@@ -32,7 +32,7 @@ class OpRows(NamedTuple):
     site: Ints
     sequence: Ints
     backward: Ints
-    # links backward to forward
+    # sequence numbers, which link backward to forward, are a thread's own
     thread: Ints
     grad_mode: Ints
     start: Ints
@@ -268,15 +268,15 @@ def time_columns(
     timeless[0] = False
     inclusive[0] = ended - origin - rec.overhead
     # backward has the scope of the forward operation, and runs in another
-    around = _timed(tree.parent, timeless)[np.where(rows.backward == FORWARD, node_scope, rows.scope)]
+    around = tree.nearest(~timeless)[np.where(rows.backward == FORWARD, node_scope, rows.scope)]
     # taken off where it was spent, never more than there is: calls stay longer than the calls inside them
-    spent = _summed(unseen.inside + unseen.around, around, len(start))
+    spent = group_sums(around, unseen.inside + unseen.around, len(start))
     spent += unseen.scope * np.bincount(tree.parent[tree.parent >= 0], minlength=len(start))
     measured = tree.own(inclusive)
-    least = np.minimum(measured, _summed(time, around, len(start)))
+    least = np.minimum(measured, group_sums(around, time, len(start)))
     inclusive = tree.inclusive(np.maximum(measured - spent, least))
     if timeless.any():
-        inclusive[timeless] = _summed(time, node_scope, len(start))[timeless]
+        inclusive[timeless] = group_sums(node_scope, time, len(start))[timeless]
         first = np.full(len(start), np.iinfo(np.int64).max)
         np.minimum.at(first, node_scope, rows.start)
         unset = timeless & (start == 0)
@@ -289,15 +289,3 @@ def time_columns(
         Column("scope_time_ns", np.maximum(inclusive, 0), along="scope"),
         Column("scope_self_ns", np.maximum(own, 0), along="scope"),
     ]
-
-
-def _timed(parent: Ints, timeless: Bools) -> Ints:
-    """Of each scope the innermost around it whose call was timed: itself, as a rule."""
-    timed = np.arange(len(parent))
-    for scope in np.flatnonzero(timeless):
-        timed[scope] = timed[parent[scope]]
-    return timed
-
-
-def _summed(amount: Ints, owner: Ints, count: int) -> Ints:
-    return np.bincount(owner, weights=amount, minlength=count).astype(np.int64)

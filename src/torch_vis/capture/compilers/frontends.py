@@ -264,50 +264,10 @@ def _dynamo(request: CaptureRequest) -> Runner:
     log = program_run.log = DynamoLog(rec)
     program.signature = _signature(model)
 
-    # what compiled code calls; Dynamo keeps that code, and must not keep the model with it
-    link = CaptureLink(program, program_run, log)
     held = HeldSignals(holding=False)
-
-    def interpreted(module: fx.GraphModule, name: str) -> Callable[..., Any]:
-        def run_graph(*inputs: Any) -> Any:
-            if link.run is None or link.run.recorder.closed:
-                return module(*inputs)
-            outputs = link.run.interpret(module, *inputs)
-            remember_outputs(module, outputs)
-            return outputs
-
-        return in_partition(run_graph, module, name)
-
-    def in_partition(function: Callable[..., Any], module: fx.GraphModule, name: str) -> Callable[..., Any]:
-        """Run a function in the scope of a partition, where it is not in that already."""
-
-        def partition(*inputs: Any) -> Any:
-            thread = get_ident()
-            rec = None if link.run is None or link.run.recorder.closed else link.run.recorder
-            if rec is None:
-                return function(*inputs)
-            held.deliver()
-            number = rec.module_number(module, name, name, "compiled")
-            if rec.scopes[rec.current.get(thread, 0)][0] == number:
-                return function(*inputs)
-            scope = rec.enter(number, thread)
-            try:
-                return function(*inputs)
-            finally:
-                rec.leave(scope, thread)
-
-        return partition
-
-    def keep(module: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
-        describe(module, inputs)
-        link.program.modules.append(module)
-        if link.log is not None:
-            link.log.compiled(len(link.program.modules) - 1)
-        return interpreted(module, f"partition {len(link.program.modules) - 1}")
-
-    backend: Any = keep if program.via == "dynamo" else _aot(link, interpreted, in_partition)
+    link = CaptureLink(program, program_run, log, held)
     optimized = torch._dynamo.optimize(
-        backend,
+        link.keep_partition if program.via == "dynamo" else _aot(link),
         nopython=options.fullgraph,
         dynamic=options.dynamic,
         guard_export_fn=lambda guards: None if link.log is None else link.log.export_guards(guards),
@@ -346,16 +306,67 @@ def _dynamo(request: CaptureRequest) -> Runner:
 
 
 class CaptureLink:
-    """What compiled code knows of the capture that it was compiled for, until that is over."""
+    """What compiled code knows of the capture that it was compiled for, until that is over.
 
-    def __init__(self, program: Program, run: ProgramRun, log: DynamoLog) -> None:
+    Dynamo keeps the functions that it is given here, and must not keep the model with them.
+    """
+
+    def __init__(self, program: Program, run: ProgramRun, log: DynamoLog, held: HeldSignals) -> None:
         self.program: Program = program
         self.run: ProgramRun | None = run
         self.log: DynamoLog | None = log
+        self.held = held
 
     def cut(self) -> None:
         """The capture is over."""
         self.program, self.run, self.log = Program(self.program.via), None, None
+
+    def keep_partition(self, module: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        """A backend for Dynamo: the partition is kept as it is, and interpreted where it is called."""
+        describe(module, inputs)
+        return self.interpreted(module, f"partition {self.add(module)}")
+
+    def add(self, module: fx.GraphModule, *, counts: bool = True) -> int:
+        """Add a graph to the program, as another compilation if it counts as one; gives its number."""
+        number = len(self.program.modules)
+        self.program.modules.append(module)
+        if counts and self.log is not None:
+            self.log.compiled(number)
+        return number
+
+    def interpreted(self, module: fx.GraphModule, name: str) -> Callable[..., Any]:
+        """A function that runs a graph node by node under the recorder, in the scope of a partition."""
+
+        def run_graph(*inputs: Any) -> Any:
+            if self.run is None or self.run.recorder.closed:
+                return module(*inputs)
+            outputs = self.run.interpret(module, *inputs)
+            remember_outputs(module, outputs)
+            return outputs
+
+        return self.in_partition(run_graph, module, name)
+
+    def in_partition(
+        self, function: Callable[..., Any], module: fx.GraphModule, name: str
+    ) -> Callable[..., Any]:
+        """A function that runs another in the scope of a partition, where it is not in that already."""
+
+        def partition(*inputs: Any) -> Any:
+            thread = get_ident()
+            rec = None if self.run is None or self.run.recorder.closed else self.run.recorder
+            if rec is None:
+                return function(*inputs)
+            self.held.deliver()
+            number = rec.module_number(module, name, name, "compiled")
+            if rec.scopes[rec.current.get(thread, 0)][0] == number:
+                return function(*inputs)
+            scope = rec.enter(number, thread)
+            try:
+                return function(*inputs)
+            finally:
+                rec.leave(scope, thread)
+
+        return partition
 
 
 @contextmanager
@@ -386,12 +397,8 @@ def _signature(model: Any) -> inspect.Signature | None:
     return None if is_loose else signature
 
 
-def _aot(
-    link: CaptureLink,
-    interpreted: Callable[[fx.GraphModule, str], Callable[..., Any]],
-    in_partition: Callable[[Callable[..., Any], fx.GraphModule, str], Callable[..., Any]],
-) -> Any:
-    """AOT autograd: forward and backward as graphs of aten operators."""
+def _aot(link: CaptureLink) -> Any:
+    """A backend for Dynamo that takes a partition through AOT autograd: forward and backward as graphs of operators."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch.aot_autograd import make_boxed_func
 
@@ -399,12 +406,9 @@ def _aot(
 
     def compiler(phase: str) -> Callable[..., Any]:
         def compile_(module: fx.GraphModule, inputs: Any) -> Any:
-            modules = link.program.modules
-            phases[len(modules)] = phase
-            modules.append(module)
-            if phase == "forward" and link.log is not None:
-                link.log.compiled(len(modules) - 1)
-            return make_boxed_func(interpreted(module, f"{phase} {len(modules) - 1}"))
+            number = link.add(module, counts=phase == "forward")
+            phases[number] = phase
+            return make_boxed_func(link.interpreted(module, f"{phase} {number}"))
 
         return compile_
 
@@ -419,7 +423,7 @@ def _aot(
         first = next((at for at in range(count, len(modules)) if phases[at] == "forward"), None)
         if first is None:
             return compiled
-        return in_partition(compiled, modules[first], f"forward {first}")
+        return link.in_partition(compiled, modules[first], f"forward {first}")
 
     return backend
 

@@ -69,7 +69,8 @@ class RecordMode(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
 
-    # One function, for speed: a Python call costs about as much as a fifth of it. Only what is rare is moved out.
+    # One function, for speed: it takes some three microseconds, and a call of a function that returns several things
+    # a tenth of one. Only what is rare is moved out.
     #
     #   step    works out                                               from
     #   ------  ------------------------------------------------------  ---------------------------------
@@ -86,9 +87,7 @@ class RecordMode(TorchDispatchMode):
         if plan is None:
             plan = rec.plan(func)
         if plan.skip or rec.closed:
-            if args and type(args[0]) is str and args[0].startswith(ZEROING):
-                rec.zeroed.append(rec.count)
-            return plan.run(*args, **(kwargs or {}))
+            return self._run_unrecorded(plan, args, kwargs)
         if types and plan.is_detach and types[0] in (Tensor, torch.nn.Parameter):
             # torch's own shallow copy, a call only because a mode is there
             with torch._C._DisableTorchDispatch():
@@ -197,29 +196,19 @@ class RecordMode(TorchDispatchMode):
                 rec.copy_before_write(tensors, writes)
             written = [tensors[slot] for slot in writes]
         rng_before = generator_state(args, kwargs) if plan.random and rec.keep else None
-        if rec.pending and not plan.is_view and land_read(rec, list(flat_tensors((*args, *kwargs.values())))):
-            numbers = [rec.number_of(tensor) for tensor in flat_tensors((*args, *kwargs.values()))]
-        if rec.uninitialized and rec.keep and not plan.is_view:
-            self._record_fills(call, numbers, args, kwargs)
-
-        if rec.lent and not plan.is_view:
-            look_at_lent(rec, flat_tensors((*args, *kwargs.values())))
+        if not plan.is_view and (rec.pending or rec.uninitialized or rec.lent):
+            numbers = self._numbers_after_unseen_writes(call, numbers, args, kwargs)
 
         # ---- run: the operation itself
         try:
-            if plan.is_hop:
-                name = plan.name.rpartition("::")[2]
-                if name in INLINED:
-                    return self.run_higher_order(plan, name, args, kwargs)
-                started = clock()
-                out = plan.run(*args, **kwargs)
+            if plan.is_hop and (name := plan.name.rpartition("::")[2]) in INLINED:
+                return self.run_higher_order(plan, name, args, kwargs)
+            started = clock()
+            if rec.foreign_types and not plan.is_hop:
+                with torch._C.DisableTorchFunctionSubclass():
+                    out = plan.run(*args, **kwargs)
             else:
-                started = clock()
-                if rec.foreign_types:
-                    with torch._C.DisableTorchFunctionSubclass():
-                        out = plan.run(*args, **kwargs)
-                else:
-                    out = plan.run(*args, **kwargs) if kwargs else plan.run(*args)
+                out = plan.run(*args, **kwargs) if kwargs else plan.run(*args)
         except Exception:
             # the program may go on, another way than where it does not raise
             rec.raised.append((plan.name, numbers, site))
@@ -274,20 +263,9 @@ class RecordMode(TorchDispatchMode):
         finally:
             # a row of the log, as recorder.py describes it
             rec.log += (
-                12 + len(numbers),
-                node,
-                call,
-                scope,
-                site,
-                sequence,
-                backward,
-                thread,
-                grad_enabled(),
-                started,
-                ended,
-                caller,
-                *numbers,
-            )
+                12 + len(numbers), node, call, scope, site, sequence, backward, thread, grad_enabled(),
+                started, ended, caller, *numbers,
+            )  # fmt: skip
         spent = clock() - entered - (ended - started)
         rec.overhead += spent
         rec.regular.append(spent - rec.irregular)
@@ -346,6 +324,12 @@ class RecordMode(TorchDispatchMode):
             if not any(tensor is other for other in written):
                 numbers.append(rec.add(tensor, node))
 
+    def _run_unrecorded(self, plan: OpPlan, args: Any, kwargs: Any) -> Any:
+        """Run what is bookkeeping and no operation, or what comes after the end; note where gradients are let go of."""
+        if args and type(args[0]) is str and args[0].startswith(ZEROING):
+            self.recorder.zeroed.append(self.recorder.count)
+        return plan.run(*args, **(kwargs or {}))
+
     def _run_left_out(self, info: CodeInfo, plan: OpPlan, args: Any, kwargs: Any) -> Any:
         """Run an operation that is not recorded.
 
@@ -367,6 +351,23 @@ class RecordMode(TorchDispatchMode):
         if plan.collective is not None:
             return run_collective(self.recorder, plan, args, kwargs, (site, in_engine, frame))
         return run_wait_tensor(self.recorder, plan, args, kwargs, (site, in_engine, frame))
+
+    def _numbers_after_unseen_writes(
+        self, call: int, numbers: list[int], args: Any, kwargs: Any
+    ) -> list[int]:
+        """The values that an operation reads, once what others wrote into them without an operation is noted.
+
+        Another rank may have sent something there, code that cannot be seen may have filled it, and Python may have
+        written through memory that it shares.
+        """
+        rec = self.recorder
+        if rec.pending and land_read(rec, list(flat_tensors((*args, *kwargs.values())))):
+            numbers = [rec.number_of(tensor) for tensor in flat_tensors((*args, *kwargs.values()))]
+        if rec.uninitialized and rec.keep:
+            self._record_fills(call, numbers, args, kwargs)
+        if rec.lent:
+            look_at_lent(rec, flat_tensors((*args, *kwargs.values())))
+        return numbers
 
     def _record_fills(self, call: int, numbers: list[int], args: Any, kwargs: Any) -> None:
         """Record who filled memory that is read though no operation wrote to it: code that cannot be seen."""

@@ -140,12 +140,33 @@ class Recorder(Tensors):
         self.timing = timing
         # False where only the calls of modules are followed, without a mode
         self.operations = True
-        self.call_observer: CallObserver | None = None
         self.clock = clock if timing else stopped
+        self.call_observer: CallObserver | None = None
+        # names calls of public functions, where names were asked for
+        self.function_mode: Any = None
+        # recognises the user's own functions, where some were named, and methods of modules
+        self.user_functions: Any = None
+
+        # ---- the log of operations
         self.log: list[int] = []
+        # gives each operation its number, also where several threads record
         self.node_numbers = itertools.count()
+        # by id of the operator
         self.plans: dict[int, OpPlan] = {}
+        # call templates
         self.calls: list[CallInfo] = []
+        # what each random generator's last operation left behind
+        self.rng_states: dict[Any, bytes] = {}
+        # operations that raised: the operator, the values that it was given, and the source line
+        self.raised: list[tuple[str, list[int], int]] = []
+        # classes of tensors that were among the arguments so far
+        self.tensor_types: set[type] = {Tensor, torch.nn.Parameter}
+        # of other classes, whether it is a wrapper whose own dispatch has to run
+        self.wrapper_types: dict[type, bool] = {}
+        # a tensor type with a __torch_function__ of its own has been seen
+        self.foreign_types = False
+
+        # ---- whose code runs: source lines, and functions of torch's
         self.codes: dict[int, CodeInfo] = {}
         # by id, code that is torch's or ours and nothing special: its instructions that call, with their numbers among
         # the callers; None where they say nothing
@@ -154,6 +175,10 @@ class Recorder(Tensors):
         self.callers: list[tuple[CodeType, int]] = []
         # code and instruction of each source line
         self.sites: list[tuple[CodeType | Site, int]] = []
+        # ids of the code that ran when the recording began
+        self.codes_at_start: frozenset[int] = frozenset()
+
+        # ---- scopes, and what they are calls of
         # rows: module number, parent scope, start, stop, the recorder's own time inside, whether called in backward
         self.scopes: list[Any] = [[0, -1, clock(), 0, 0, 0]]
         # the innermost open scope, by thread
@@ -165,45 +190,47 @@ class Recorder(Tensors):
         self.function_scopes: dict[tuple[int, int, int], int] = {}
         # numbers of public functions among the modules
         self.function_modules: set[int] = set()
-        # what each random generator's last operation left behind
-        self.rng_states: dict[Any, bytes] = {}
+        # by id of a pipeline stage and number of a micro-batch, what owns the scope of that
+        self.chunks: dict[tuple[int, int], object] = {}
+
+        # ---- what no operation tells: values that leave, memory that unseen code fills
         # method or operator, value, source line and operation, -1 where there is none
         self.python_escapes: list[tuple[str, int, int, int]] = []
-        # operations that raised: the operator, the values that it was given, and the source line
-        self.raised: list[tuple[str, list[int], int]] = []
         # operations that stand for code that could not be looked into
         self.opaque_nodes: list[int] = []
         # operations that made memory without contents, by value
         self.uninitialized: dict[int, int] = {}
         # the call template of operations that stand for such memory being filled unseen, -1 until there is one
         self.fill_template = -1
+
+        # ---- gradients and optimizers
         self.grad_writes = GradWrites()
-        self.tensor_types: set[type] = {Tensor, torch.nn.Parameter}
-        self.wrapper_types: dict[type, bool] = {}
-        # a tensor type with a __torch_function__ of its own has been seen
-        self.foreign_types = False
-        # nanoseconds that the recorder itself took, and what it took for each operation but for what is irregular
-        self.overhead = 0
-        self.regular = array("q")
-        # calls that torch makes only because a mode is there, and that are no operations
-        self.shallow_copies = 0
         # by thread: an open optimizer step and the frame it runs in
         self.open_steps: dict[int, list[tuple[int, Any]]] = {}
         # what each optimizer was set to when its first step began, by its number among the modules
         self.steps: dict[int, dict[str, Any]] = {}
         # the operations before which an optimizer let go of its gradients
         self.zeroed: list[int] = []
+
+        # ---- what recording itself takes
+        # nanoseconds that the recorder itself took, and what it took for each operation but for what is irregular
+        self.overhead = 0
+        self.regular = array("q")
+        # calls that torch makes only because a mode is there, and that are no operations
+        self.shallow_copies = 0
+
+        # ---- who runs: tasks, threads, other processes
         # of a recording inside an asyncio task: what the contexts of that task and of those it starts know it by
         self.task: object | None = None
         # operations of other threads are recorded as well
         self.many_threads = False
-        # those that the run has started
+        # threads that the run has started
         self.threads: list[threading.Thread] = []
-        # what else began to run, in words, and the source line where it was started
+        # threads and processes that may read tensors of the run, in words, and the line where each was started
         self.started: list[tuple[str, int]] = []
         self.threads_at_start = frozenset(thread.ident for thread in threading.enumerate())
-        # ids of the code that ran when the recording began
-        self.codes_at_start: frozenset[int] = frozenset()
+
+        # ---- other ranks
         # operations that talk to other ranks or wait for them
         self.collective_nodes: list[int] = []
         # rows: operation, group, number, peer and tag
@@ -218,14 +245,8 @@ class Recorder(Tensors):
         self.group_numbers: dict[str, int] = {}
         # how many collectives there were so far, by group, and messages by sender, receiver and tag
         self.comm_counts: Counter[tuple[Any, ...]] = Counter()
-        # numbers of their call templates
+        # numbers of the call templates of collectives
         self.comm_calls: dict[Any, int] = {}
-        # what stands for a micro-batch of a stage as the owner of a scope
-        self.chunks: dict[tuple[int, int], object] = {}
-        # names calls of public functions, where names were asked for
-        self.function_mode: Any = None
-        # recognises the user's own functions, where some were named, and methods of modules
-        self.user_functions: Any = None
 
     def is_here(self) -> bool:
         """Whether what runs now is of the task that records; outside of tasks, all that the thread does is."""

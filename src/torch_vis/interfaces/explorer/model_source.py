@@ -271,7 +271,9 @@ def batch_advice(model: torch.nn.Module, trace: Trace) -> list[Advice] | None:
     }
     device = next(iter(inputs.values())).device
     backward = bool((trace.graph.node_phase == Phase.BACKWARD).any())
-    report = batch_size(model, kwargs=inputs, memory=_device_memory(device), backward=backward, measure=False)
+    report = batch_size(
+        model, kwargs=inputs, memory=_device_memory(device), backward=backward, measured=False
+    )
     what = "forward and backward" if backward else "forward"
     rows = [Advice(name, text) for name, text in report.facts().items()]
     return [

@@ -717,14 +717,9 @@ def layers_of(tracked: TrackedGraph, nodes: Sequence[GraphNode]) -> dict[str, li
 def _steps(tracked: TrackedGraph) -> dict[int, str]:
     """The operations that ran in the step of an optimizer, and its name."""
     graph = tracked.graph
-    steps: dict[int, str] = {}
-    for scope, kind in enumerate(tracked.kinds):
-        if kind == "optimizer":
-            steps[scope] = scope_name(tracked, scope)
-        elif scope and tracked.parents[scope] in steps:
-            steps[scope] = steps[tracked.parents[scope]]
-    inside = np.flatnonzero(np.isin(graph.node_scope, list(steps)))
-    return {node: steps[int(graph.node_scope[node])] for node in inside.tolist()}
+    step = graph.tree.nearest(np.array([kind == "optimizer" for kind in tracked.kinds], dtype=bool))
+    steps = step[graph.node_scope].tolist()
+    return {node: scope_name(tracked, scope) for node, scope in enumerate(steps) if scope >= 0}
 
 
 def _count(column: Any, names: Sequence[str], tracked: TrackedGraph) -> dict[str, int]:
