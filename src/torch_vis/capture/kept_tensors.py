@@ -116,6 +116,14 @@ class KeptTensors:
     versions: list[tuple[str, torch.Tensor, TensorVersion]] = field(default_factory=list)
     """The versions of named tensors at the end of the run, to see which were changed since."""
 
+    @property
+    def holds_numbers(self) -> bool:
+        """Whether there are numbers to replay: a run on meta or fake tensors leaves shapes alone."""
+        return not any(
+            tensor.device.type == "meta" or type(tensor).__name__ == "FakeTensor"
+            for tensor in self.results.values()
+        )
+
     def changed(self) -> list[str]:
         """The names of the tensors that were written to since the run ended."""
         return [name for name, tensor, version in self.versions if version_of(tensor) != version]

@@ -83,22 +83,8 @@ def _choices(action: argparse.Action) -> str:
     return " ".join(map(str, action.choices or ()))
 
 
-def bash() -> str:
-    """Commands first, then the options of the command, what an option takes, and else files and models in them.
-
-    After the script that ``run`` is to run, everything is the script's own.
-    """
-    kinds = _by_kind()
-    options = "\n".join(f'        {name}) options="{_words(name)}" ;;' for name in COMMANDS)
-    choices = "\n".join(
-        f'        {_patterns([action])}) COMPREPLY=($(compgen -W "{_choices(action)}" -- "$word")); return ;;'
-        for action in kinds["choice"]
-    )
-    named = "\n".join(
-        f"        {_patterns(kinds[kind])}) _torch_vis_names {kind}; return ;;" for kind in KINDS[:3]
-    )
-    taking = _patterns([action for kind, actions in kinds.items() if kind != "nothing" for action in actions])
-    return f"""\
+# What completes names of models and files in bash: it asks the program, which knows those of libraries and of files.
+BASH_FUNCTIONS = f"""\
 _torch_vis_lines() {{
     local IFS=$'\\n'
     COMPREPLY=($1)
@@ -120,7 +106,26 @@ _torch_vis_targets() {{
     else
         _torch_vis_lines "$(compgen -f -- "$word")"
     fi
-}}
+}}"""
+
+
+def bash() -> str:
+    """Commands first, then the options of the command, what an option takes, and else files and models in them.
+
+    After the script that ``run`` is to run, everything is the script's own.
+    """
+    kinds = _by_kind()
+    options = "\n".join(f'        {name}) options="{_words(name)}" ;;' for name in COMMANDS)
+    choices = "\n".join(
+        f'        {_patterns([action])}) COMPREPLY=($(compgen -W "{_choices(action)}" -- "$word")); return ;;'
+        for action in kinds["choice"]
+    )
+    named = "\n".join(
+        f"        {_patterns(kinds[kind])}) _torch_vis_names {kind}; return ;;" for kind in KINDS[:3]
+    )
+    taking = _patterns([action for kind, actions in kinds.items() if kind != "nothing" for action in actions])
+    return f"""\
+{BASH_FUNCTIONS}
 _torch_vis() {{
     local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}" options="" at
     if [ "$COMP_CWORD" -eq 1 ]; then

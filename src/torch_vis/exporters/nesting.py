@@ -34,8 +34,8 @@ def main_scope(graph: Graph) -> int:
 def node_parts(graph: Graph) -> Ints:
     """The part of the run that each operation belongs to."""
     parts = np.array([RunPart.FORWARD, RunPart.BACKWARD, RunPart.OPTIMIZER], dtype=np.int8)[graph.node_phase]
-    again = (graph.node_flags & Flag.RECOMPUTE != 0) & (graph.node_phase == Phase.BACKWARD)
-    return np.where(again, np.int8(RunPart.RECOMPUTE), parts)
+    recomputed = (graph.node_flags & Flag.RECOMPUTE != 0) & (graph.node_phase == Phase.BACKWARD)
+    return np.where(recomputed, np.int8(RunPart.RECOMPUTE), parts)
 
 
 def node_reads(graph: Graph) -> list[list[tuple[int, int]]]:

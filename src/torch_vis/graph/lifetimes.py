@@ -252,15 +252,15 @@ class Lifetimes:
         phase = np.full(len(birth), -1, dtype=np.int64)
         born = birth >= 0
         phase[born] = graph.node_phase[birth[born]]
-        again = np.zeros(len(birth), dtype=bool)
-        again[born] = graph.node_flags[birth[born]] & Flag.RECOMPUTE != 0
-        forward = (phase == Phase.FORWARD) | again
+        recomputed = np.zeros(len(birth), dtype=bool)
+        recomputed[born] = graph.node_flags[birth[born]] & Flag.RECOMPUTE != 0
+        forward = (phase == Phase.FORWARD) | recomputed
         use = np.full(len(birth), Use.TEMPORARY, dtype=np.int64)
         use[~born] = Use.BUFFER
         use[forward] = Use.ACTIVATION
         block, node = self.readers
         backward = (graph.node_phase[node] == Phase.BACKWARD) & (node > birth[block])
-        backward &= ~again[block] | (graph.node_flags[node] & Flag.RECOMPUTE == 0)
+        backward &= ~recomputed[block] | (graph.node_flags[node] & Flag.RECOMPUTE == 0)
         saved = np.zeros(len(birth), dtype=bool)
         saved[block[backward]] = True
         use[forward & saved] = Use.SAVED

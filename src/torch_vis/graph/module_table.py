@@ -141,13 +141,13 @@ class ModuleTable:
         self.graph = graph
         self.metrics = metrics
         self.parameters, self._parameter_of_value = _parameters(graph)
-        self.again = graph.tree.recomputed
+        self.recomputed = graph.tree.recomputed
         self.modules, self._module_of_scope = merge_calls(graph)
         self._module_of_node = self._module_of_scope[graph.node_scope]
         self._repeated = graph.node_flags & Flag.RECOMPUTE != 0
         self._measure()
         for number in {
-            *self._module_of_scope[self.again].tolist(),
+            *self._module_of_scope[self.recomputed].tolist(),
             *self._module_of_node[self._repeated].tolist(),
         }:
             self.modules[number].recomputed = True
@@ -258,11 +258,11 @@ class ModuleTable:
         A call that backward runs again is no part of its module's forward time. What it takes for itself is of those
         who ran backward, as is all that backward does besides operations.
         """
-        if not self.again.any():
+        if not self.recomputed.any():
             return self._module_of_scope, values
         if name == "time_ns":  # the call around backward has it already
-            return self._module_of_scope, np.where(self.again, 0, values)
-        return self._module_of_scope[self.graph.tree.nearest(~self.again)], values
+            return self._module_of_scope, np.where(self.recomputed, 0, values)
+        return self._module_of_scope[self.graph.tree.nearest(~self.recomputed)], values
 
     def _sums_by(self, group: Ints, nodes: Ints, count: int) -> list[Totals]:
         """The sums over some nodes, for each of ``count`` groups that ``group`` puts them into."""

@@ -51,7 +51,7 @@ class Elements:
         self.nodes = np.flatnonzero(np.isin(graph.node_phase, list(phases)))
         count = len(graph.scope_call)
         self.depth = graph.tree.depth
-        self.again = graph.tree.recomputed if recomputed is None else recomputed
+        self.recomputed = graph.tree.recomputed if recomputed is None else recomputed
         first = np.full(count, len(graph), dtype=np.int64)
         np.minimum.at(first, graph.node_scope[self.nodes], self.nodes)
         self.first = graph.tree.inclusive(first, np.minimum)
@@ -88,12 +88,14 @@ class Elements:
         node, scope = _nodes(elements), _scopes(elements)
         if not len(self.graph):
             return np.zeros(len(elements), dtype=np.uint64)
-        again = np.where(elements >= 0, self.graph.node_flags[node] & Flag.RECOMPUTE != 0, self.again[scope])
+        recomputed = np.where(
+            elements >= 0, self.graph.node_flags[node] & Flag.RECOMPUTE != 0, self.recomputed[scope]
+        )
         stem = self._stem[self.graph.scope_module[scope]]
         of_call = np.where((stem >= 0) & strict, self.strict[scope], self.loose[scope])
         of_node = self._node_key if strict else self._loose_node_key
         key = np.where(elements >= 0, of_node[node], mix(of_call ^ mix(stem.astype(np.uint64))))
-        return mix(key + again.astype(np.uint64))
+        return mix(key + recomputed.astype(np.uint64))
 
     def contents(self, elements: Any) -> Any:
         """Numbers that are equal for elements that do the same with the same shapes, whatever they are called."""
@@ -105,7 +107,9 @@ class Elements:
         """Numbers that calls share if their modules are numbered neighbours of one class; -1 for all other elements."""
         scope = _scopes(elements)
         module = self.graph.scope_module[scope]
-        number = (self._stem[module] * (len(self._type) + 1) + self._type[module]) * 2 + self.again[scope]
+        number = (self._stem[module] * (len(self._type) + 1) + self._type[module]) * 2 + self.recomputed[
+            scope
+        ]
         return np.where((elements < 0) & (self._stem[module] >= 0), number, -1)
 
     def of(self, scopes: Any) -> Any:

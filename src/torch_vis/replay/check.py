@@ -77,10 +77,7 @@ def check(
         raise TensorsMissing(
             "this trace holds no tensors (loaded from a file, or traced with hold=False); trace again to check it"
         )
-    if any(
-        tensor.device.type == "meta" or type(tensor).__name__ == "FakeTensor"
-        for tensor in held.results.values()
-    ):
+    if not held.holds_numbers:
         raise TensorsMissing(
             "the run used meta or fake tensors, which hold no data to replay; trace with real tensors to check"
         )

@@ -185,13 +185,17 @@ class EditedReplay(Replay):
     ) -> None:
         super().__init__(graph, held, plan)
         self.layout = layout
+        # takes what is kept
         self.sink = sink
+        # the operation that is running, -1 between two of them
         self.at = -1
         # tensors that were built on blocks, which serve as arguments again
         self.views: dict[int, BlockViews] = {}
+        # operations that hand a number to Python, which is compared with the recorded one
         self.deciding: frozenset[int] = frozenset()
-        self.otherwise: dict[int, Any] = {}  # what left for Python and is not what it was
-        # value → its blocks of its own with who sees each, the newest last
+        # by operation, the numbers that left for Python and are not what they were
+        self.otherwise: dict[int, Any] = {}
+        # by value that was replaced: its blocks of its own with who sees each, the newest last
         self.moved: dict[int, list[tuple[int, Sight]]] = {}
         actions: list[tuple[int, Callable[[], None]]] = []
         counts: dict[str, int] = {}

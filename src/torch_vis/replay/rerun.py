@@ -136,11 +136,17 @@ class Schedule(NamedTuple):
     """Which operations have to run for one set of targets and inputs, and what follows from that."""
 
     goals: frozenset[int]
+    """The results that are computed, by number; the others are as before."""
     touched: Any
+    """A mask of the values that other inputs or the replacements can change."""
     needed: list[int]
+    """The operations that run, in order."""
     deciding: frozenset[int]
+    """Those of them that hand a number to Python which may be another now: it is compared with the recorded one."""
     done: dict[int, list[int]]
+    """By operation, the blocks of memory that nothing needs after it."""
     anew: frozenset[int]
+    """The blocks that these operations make or write, which are not taken from an earlier run."""
     watched: tuple[Escape, ...]
     """What left for Python without an operation and is to be compared."""
 
@@ -149,7 +155,7 @@ class RunPlanner:
     """What all reruns of one trace share: prepared calls, what names stand for, and which operations have to run."""
 
     def __init__(self, graph: Graph, held: KeptTensors, settings: Mapping[str, Any] | None = None) -> None:
-        if any(t.device.type == "meta" or type(t).__name__ == "FakeTensor" for t in held.results.values()):
+        if not held.holds_numbers:
             raise TensorsMissing(
                 "the run used meta or fake tensors, which hold no data; trace with real tensors to run it"
             )

@@ -23,7 +23,7 @@ def tensors_for_replay(graph: Graph, held: KeptTensors | None) -> KeptTensors:
         raise TensorsMissing(
             "this trace holds no tensors (loaded from a file, released, or traced with hold=False); trace again"
         )
-    if any(t.device.type == "meta" or type(t).__name__ == "FakeTensor" for t in held.results.values()):
+    if not held.holds_numbers:
         raise TensorsMissing("the run used meta or fake tensors, which hold no data; trace with real tensors")
     stale = held.stale()
     if stale:

@@ -119,25 +119,25 @@ class _Probe(NamedTuple):
 
 def _probes() -> tuple[list[Callable[[], Any]], ...]:
     """Small operations without a gradient, the last of which are called from C++, with one, and in backward."""
-    one, two = (torch.ones(size, device="cpu", dtype=torch.float32) for size in (2, (2, 2)))
-    step, parameters = one.reshape(1, 1, 2), [two, two, one, one]
+    vector, matrix = (torch.ones(size, device="cpu", dtype=torch.float32) for size in (2, (2, 2)))
+    step, parameters = vector.reshape(1, 1, 2), [matrix, matrix, vector, vector]
     plain: list[Callable[[], Any]] = [
-        lambda: torch.add(one, one),
-        lambda: one + 1,
-        lambda: two.view(4),
-        lambda: torch.relu(one),
-        lambda: torch.addmm(one, two, two),
-        lambda: torch.layer_norm(one, (2,), one, one),
-        lambda: torch.as_strided(two, (2, 1, 2), (2, 2, 1), 0),
-        one.sum,
+        lambda: torch.add(vector, vector),
+        lambda: vector + 1,
+        lambda: matrix.view(4),
+        lambda: torch.relu(vector),
+        lambda: torch.addmm(vector, matrix, matrix),
+        lambda: torch.layer_norm(vector, (2,), vector, vector),
+        lambda: torch.as_strided(matrix, (2, 1, 2), (2, 2, 1), 0),
+        vector.sum,
         lambda: torch.rnn_tanh(step, step, parameters, True, 1, 0.0, False, False, False),
     ]
-    bias, weight = one.clone().requires_grad_(), two.clone().requires_grad_()
+    bias, weight = vector.clone().requires_grad_(), matrix.clone().requires_grad_()
     with with_gradients():
-        total = torch.addmm(bias, torch.relu(torch.addmm(bias, weight, two)), weight.t()).sum()
+        total = torch.addmm(bias, torch.relu(torch.addmm(bias, weight, matrix)), weight.t()).sum()
     differentiated: list[Callable[[], Any]] = [
-        torch.enable_grad()(lambda: torch.mul(bias, one)),
-        torch.enable_grad()(lambda: torch.addmm(bias, two, weight.t())),
+        torch.enable_grad()(lambda: torch.mul(bias, vector)),
+        torch.enable_grad()(lambda: torch.addmm(bias, matrix, weight.t())),
         torch.enable_grad()(lambda: torch.relu(weight)),
     ]
     backward: list[Callable[[], Any]] = [

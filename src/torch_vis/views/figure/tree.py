@@ -164,7 +164,7 @@ def _open(
         child.label = names.get(start, child.label)
         if child.kind == "module" and count == 1 and len(part) == 1 and _is_module(graph, ~int(part[0, 0])):
             call = int(graph.scope_call[~int(part[0, 0])])
-            if call and not child.label.endswith("decode") and not tree.elements.again[~int(part[0, 0])]:
+            if call and not child.label.endswith("decode") and not tree.elements.recomputed[~int(part[0, 0])]:
                 child.label += f" #{call + 1}"
         numbers.append(child.number)
     return numbers
@@ -250,7 +250,7 @@ def _item(
         item.kind, item.type = "module", module.type
         item.label = span_label(tree.labels.element(int(element)) for element in part[0])
         outer = int(graph.scope_parent[~first])
-        if tree.elements.again[~first] and (outer < 0 or not tree.elements.again[outer]):
+        if tree.elements.recomputed[~first] and (outer < 0 or not tree.elements.recomputed[outer]):
             item.label = f"{AGAIN} {item.label}"
     tree.items.append(item)
     return item
