@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -390,3 +391,44 @@ def test_a_view_whose_memory_is_copied_past_it_names_what_to_replace() -> None:
         with pytest.raises(UsageError, match=r"reads its memory past it.* 'mul#0'"):
             t.run(replace={name: tv.edit.zero()})
     assert torch.equal(t.run(replace={"mul#0": tv.edit.zero()}).output, torch.ones(6))
+
+
+class Gate(nn.Module):
+    """Gives its logits, which nothing reads after the first line, in front of what is made of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.fc(x)
+        weights = logits.softmax(-1)
+        best = weights.max(-1).values
+        return logits, weights / best[:, None]
+
+
+def test_what_a_call_gives_beside_is_there_when_it_returns(tmp_path: Path) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.router, self.fc = Gate(), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(x) * self.router(x)[1]
+
+    model, x = Net(), torch.randn(3, 4)
+    t = tv.trace(model, x)
+    logits, weights = model.router(x)
+    for kept in (t.run(keep="router"), t.run(x, keep="router")):
+        found = kept.kept["router"]
+        assert torch.equal(found[0], logits) and torch.equal(found[1], weights)
+    assert torch.equal(t.run(keep="router.output.0[:, 1:3]").kept["router.output.0[:, 1:3]"], logits[:, 1:3])
+    assert torch.equal(t.run(keep="router.fc.output").kept["router.fc.output"], logits)
+    t.run(keep="router", to=tmp_path / "kept.safetensors")
+    assert torch.equal(load_file(tmp_path / "kept.safetensors")["router.0"], logits)
+
+    def swapped(given: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return given[0], given[1] + given[0]
+
+    wanted = model.fc(x) * (weights + logits)
+    assert torch.equal(t.run(replace={"router": swapped}).output, wanted)

@@ -242,9 +242,11 @@ class RunPlanner:
             or graph.storage_birth[graph.value_storage[value]] == node
         }
         held = {escape.storage for escape in watched}
+        # a call may give what nothing reads any more by the time that it returns
+        looks = [(value, target.after) for target in (*kept, *patched) for value in target.values]
         done = {
             node: [storage for storage in storages if storage not in held]
-            for node, storages in self.plan.last_uses(needed).items()
+            for node, storages in self.plan.last_uses(needed, looks).items()
         }
         return Schedule(
             frozenset(goals), touched, needed, frozenset(deciding), done, frozenset(anew), tuple(watched)
