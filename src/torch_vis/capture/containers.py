@@ -42,6 +42,22 @@ def named_tensors(item: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor
         stack.extend((f"{path}.{key}" if path else key, part) for key, part in reversed(parts))
 
 
+def storages_in(item: Any) -> Iterator[Any]:
+    """Every storage in nested containers, that of no tensor.
+
+    >>> [storage.nbytes() for storage in storages_in({"a": [torch.ones(2).untyped_storage()]})]
+    [8]
+    """
+    stack, visited = [item], set()
+    while stack:
+        top = stack.pop()
+        if torch.is_storage(top):
+            yield top
+        elif not isinstance(top, torch.Tensor) and id(top) not in visited:
+            visited.add(id(top))
+            stack.extend(part for _, part in reversed(container_items(top)))
+
+
 def inner_tensors(tensor: torch.Tensor) -> list[tuple[str, Any]] | None:
     """The plain tensors inside a wrapper such as a DTensor or a jagged nested tensor; None for a plain tensor."""
     flatten = getattr(type(tensor), "__tensor_flatten__", None)
