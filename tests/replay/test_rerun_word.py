@@ -432,3 +432,80 @@ def test_what_a_call_gives_beside_is_there_when_it_returns(tmp_path: Path) -> No
 
     wanted = model.fc(x) * (weights + logits)
     assert torch.equal(t.run(replace={"router": swapped}).output, wanted)
+
+
+class Batch:
+    """An object of one's own, into which nobody looks."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+
+
+@pytest.mark.parametrize(
+    ("program", "recorded", "other"),
+    [
+        (lambda a: torch.from_numpy(a) * 2, np.ones(3), np.zeros(3)),
+        (lambda a: torch.ones(3) * float(a), np.float32(2), np.float32(3)),
+        (lambda pair: pair.first * pair.rest, Pair(X, 2), Pair(X, 3)),  # type: ignore[arg-type]
+        (lambda kinds: torch.ones(len(kinds)), {"a", "b"}, {"a"}),
+        (lambda b: torch.frombuffer(b, dtype=torch.uint8) * 1, bytearray(b"ab"), bytearray(b"cd")),
+    ],
+)
+def test_an_array_a_set_or_a_field_of_another_value_is_refused(
+    program: Any, recorded: Any, other: Any
+) -> None:
+    t = tv.trace(program, recorded)
+    assert torch.equal(t.run(copy.deepcopy(recorded)).output, program(recorded))
+    with pytest.raises(UsageError, match="recorded with"):
+        t.run(other)
+
+
+@pytest.mark.parametrize(
+    ("program", "recorded", "other", "told"),
+    [
+        (lambda d: torch.cat(list(d.values())), [{"a": X, "b": OTHER}], [{"b": X, "a": OTHER}], "order"),
+        (lambda items: items[0] * (1 + isinstance(items, list)), [[X]], [(X,)], "of type tuple and was"),
+        (lambda batch: batch.x * 2, [Batch(X)], [Batch(OTHER)], "of type Batch, which is not looked into"),
+        (lambda x, f: f(x), [X, torch.relu], [X, torch.sigmoid], "not looked into"),
+        (lambda x, more: x + sum(more), [X, iter([X])], [X, iter([OTHER])], "not looked into"),
+        (lambda x, y: x.clone() if x is y else x + y, [X, OTHER], [X, X], "are one tensor, and were two"),
+        (lambda x: x + x.is_contiguous(), [X], [torch.randn(4, 3).t()], "in pieces or another order"),
+        (lambda x: x + x.requires_grad, [X], [OTHER.clone().requires_grad_()], "requires_grad of input 'x'"),
+    ],
+)
+def test_what_cannot_be_compared_and_may_decide_is_told_of(
+    program: Any, recorded: list[Any], other: list[Any], told: str
+) -> None:
+    t = tv.trace(program, *recorded)
+    run = t.run(*other)
+    assert told in " ".join(run.limits)
+    assert not torch.equal(run.output, program(*other))
+    assert t.run().limits == ()
+
+
+def test_inputs_that_share_memory_otherwise_are_told_of_where_the_run_writes_to_them() -> None:
+    def written(x: Tensor, y: Tensor) -> Tensor:
+        return x.add_(1) + y
+
+    def read(x: Tensor, y: Tensor) -> Tensor:
+        return x + 1 + y
+
+    base = torch.arange(24.0)
+    for program in (written, read):
+        t = tv.trace(program, base[:12].clone(), base[6:18].clone())
+        run = t.run(base[:12].clone(), base.clone()[6:18])
+        assert run.limits == ()
+        shared = base.clone()
+        run = t.run(shared[:12], shared[6:18])
+        assert ("shares memory with 'x'" in " ".join(run.limits)) is (program is written)
+
+
+def test_arguments_that_the_run_takes_apart_are_as_they_were_given() -> None:
+    def program(batch: dict[str, Any]) -> Tensor:
+        scale, x = batch.pop("scale"), batch.pop("x")
+        return x * scale
+
+    t = tv.trace(program, {"x": X, "scale": 2})
+    assert torch.equal(t.run({"x": OTHER, "scale": 2}).output, OTHER * 2)
+    with pytest.raises(UsageError, match=r"batch\.scale=2 .* is given batch\.scale=3"):
+        t.run({"x": OTHER, "scale": 3})

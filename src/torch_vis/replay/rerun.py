@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -130,6 +130,8 @@ class Request:
     """Whether the run's memory is to be a basis, without naming what is in it."""
     results: bool = True
     """Whether the run's results are wanted too, and not what is kept alone."""
+    doubts: tuple[str, ...] = ()
+    """Why the program might do something else with these inputs."""
 
 
 class Schedule(NamedTuple):
@@ -325,7 +327,7 @@ def execute(
         rerun.kept = by_name = KeptByName(sink.kept)
         by_name.second_paths = planner.finder.second_paths
         refused = getattr(sink, "refused", ())
-    rerun.limits = _limits(graph, held, schedule.touched, run.otherwise)
+    rerun.limits = request.doubts + _limits(graph, held, schedule.touched, run.otherwise)
     inputs = {} if basis is not None else request.inputs
     changed = [*run.left_otherwise, *planner.escapes.changed_after(schedule.touched)]
     changed += [escape for escape in held.escapes if planner.escapes.is_another_input(escape, inputs)]
@@ -463,6 +465,7 @@ def rerun(
             f"replace is a dictionary of modules or nodes and their replacements, not {type(replace).__name__}"
         )
     inputs: dict[str, torch.Tensor] = {}
+    doubts: tuple[str, ...] = ()
     if args or kwargs:
         if entry is None:
             raise UsageError(
@@ -472,8 +475,9 @@ def rerun(
         other = entry.reshaped(inputs)
         if other:
             return _other_sizes(trace, other, inputs, args, kwargs, bool(replace) or keep is not None)
+        doubts = entry.doubts(args, kwargs, inputs, written_inputs(trace, held, inputs))
     try:
-        return _run(trace, held, Request(inputs, replace, keep, to, whole), None)
+        return _run(trace, held, Request(inputs, replace, keep, to, whole, doubts=doubts), None)
     except Diverged as divergence:
         exported = None if trace.program is None else trace.program.exported
         if exported is None or replace or keep is not None or not (args or kwargs):
@@ -529,6 +533,13 @@ def planner_of(trace: HeldRun, held: KeptTensors) -> RunPlanner:
     return planner
 
 
+def written_inputs(trace: HeldRun, held: KeptTensors, names: Iterable[str]) -> list[str]:
+    """The inputs that the recorded run writes to."""
+    written = planner_of(trace, held).plan.written
+    values = input_values(trace.graph, list(names))
+    return [name for name, value in values.items() if written[trace.graph.value_storage[value]]]
+
+
 def _run(trace: HeldRun, held: KeptTensors, request: Request, basis: Basis | None) -> Rerun:
     for key, by in request.replace.items():
         check_replacement(key, by)
@@ -537,7 +548,7 @@ def _run(trace: HeldRun, held: KeptTensors, request: Request, basis: Basis | Non
     whole = run.basis
     if whole is not None:
         run._again = lambda replace, keep: _again(
-            trace, held, Request(whole.inputs, replace, keep, None), whole
+            trace, held, Request(whole.inputs, replace, keep, None, doubts=request.doubts), whole
         )
     return run
 
