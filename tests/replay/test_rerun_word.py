@@ -509,3 +509,44 @@ def test_arguments_that_the_run_takes_apart_are_as_they_were_given() -> None:
     assert torch.equal(t.run({"x": OTHER, "scale": 2}).output, OTHER * 2)
     with pytest.raises(UsageError, match=r"batch\.scale=2 .* is given batch\.scale=3"):
         t.run({"x": OTHER, "scale": 3})
+
+
+def test_what_was_kept_is_found_by_the_text_that_asked_for_it() -> None:
+    class Loop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(self.fc(x).relu())
+
+    model = Loop()
+    run = tv.trace(model, X).run(OTHER, keep=["fc:1", "op:relu", "fc:0[:, 1]"])
+    hidden = model.fc(OTHER)
+    assert torch.equal(run.kept["fc:1"], model(OTHER)) and torch.equal(run.kept["op:relu"], hidden.relu())
+    assert torch.equal(run.kept["fc:0[:, 1]"], hidden[:, 1])
+    with pytest.raises(NoMatch):
+        run.kept["fc:2"]
+
+
+def test_weights_that_changed_since_are_told_of() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    t = tv.trace(model, X)
+    assert t.run(OTHER).limits == ()
+    with torch.no_grad():
+        model[0].weight.mul_(2)
+    (told,) = t.run(OTHER).limits
+    assert "changed since the run was recorded: 0.weight" in told
+    assert torch.equal(t.run(OTHER).output, model(OTHER))
+
+
+def test_an_edit_that_is_not_called_and_a_part_that_is_not_there_are_named() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    t = tv.trace(model, X)
+    for act in (lambda r: t.run(replace=r), lambda r: tv.live(model, replace=r)):
+        with pytest.raises(UsageError, match=r"tv\.edit\.zero makes an edit when it is called"):
+            act({"0": tv.edit.zero})
+    with pytest.raises(NoMatch, match="one tensor, which has no part '7'"):
+        t.run(replace={"0.output.7": tv.edit.zero()})
+    with pytest.raises(NoMatch, match="one tensor, which has no part '7'"), tv.live(model, keep="0.output.7"):
+        model(X)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils import _pytree
 
-from torch_vis.errors import UsageError, no_match, shortened
+from torch_vis.errors import NoMatch, UsageError, no_match, shortened
 from torch_vis.graph.query.selector import first_path
 
 
@@ -302,12 +302,28 @@ class KeptByName(dict[str, Any]):
 
     # further paths of modules, each with the one that is a name here
     second_paths: Mapping[str, str] = MappingProxyType({})
+    # texts that asked for one place, each with its name
+    asked: Mapping[str, str] = MappingProxyType({})
 
     def __missing__(self, name: Any) -> Any:
+        if isinstance(name, str) and self.asked.get(name) in self:
+            return self[self.asked[name]]
         first = first_path(name, self.second_paths) if isinstance(name, str) else None
         if first is not None and first in self:
             return self[first]
         return self[end_of_one(name, self)]
+
+
+def no_part(name: str, part: str, parts: Iterable[str]) -> NoMatch:
+    """The error for a part that what is in a place does not have.
+
+    >>> str(no_part("fc.output.1", "1", [""]))
+    "'fc.output.1': there is one tensor, which has no part '1'"
+    """
+    known = list(parts)
+    if known == [""]:
+        return NoMatch(f"{name!r}: there is one tensor, which has no part {part!r}")
+    return no_match(f"part of {name!r}", part, known)
 
 
 def end_of_one(name: Any, names: Iterable[str]) -> str:

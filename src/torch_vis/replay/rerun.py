@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,7 +27,7 @@ from torch_vis.capture.modes import without_gradients
 from torch_vis.errors import CheckFailed, TensorsMissing, UsageError
 from torch_vis.graph.graph import Graph, Node
 from torch_vis.graph.schema import Flag
-from torch_vis.graph.text import many
+from torch_vis.graph.text import and_more, many
 from torch_vis.ops.higher_order import BRANCHES
 from torch_vis.replay.activation_file import keeper
 from torch_vis.replay.edited_replay import (
@@ -184,6 +184,12 @@ class RunPlanner:
         by_name = {target.name: target for item in wanted for target in self.targets(item)}
         return list(by_name.values())
 
+    def asked(self, keep: Any) -> dict[str, str]:
+        """The texts among what ``keep`` asks for that stand for one place, each with the name of that."""
+        texts = keep if isinstance(keep, (list, tuple, set)) else [keep]
+        found = {text: self.targets(text) for text in texts if isinstance(text, str) and text != "all"}
+        return {text: targets[0].name for text, targets in found.items() if len(targets) == 1}
+
     def touched_by(self, target: ReplayTarget) -> Any:
         """A mask of the values that a replacement can change."""
         if target.key not in self._acts:
@@ -326,6 +332,7 @@ def execute(
             ) from error
         rerun.kept = by_name = KeptByName(sink.kept)
         by_name.second_paths = planner.finder.second_paths
+        by_name.asked = planner.asked(request.keep)
         refused = getattr(sink, "refused", ())
     rerun.limits = request.doubts + _limits(graph, held, schedule.touched, run.otherwise)
     inputs = {} if basis is not None else request.inputs
@@ -465,7 +472,6 @@ def rerun(
             f"replace is a dictionary of modules or nodes and their replacements, not {type(replace).__name__}"
         )
     inputs: dict[str, torch.Tensor] = {}
-    doubts: tuple[str, ...] = ()
     if args or kwargs:
         if entry is None:
             raise UsageError(
@@ -475,7 +481,7 @@ def rerun(
         other = entry.reshaped(inputs)
         if other:
             return _other_sizes(trace, other, inputs, args, kwargs, bool(replace) or keep is not None)
-        doubts = entry.doubts(args, kwargs, inputs, written_inputs(trace, held, inputs))
+    doubts = doubts_of(trace, held, inputs, args, kwargs)
     try:
         return _run(trace, held, Request(inputs, replace, keep, to, whole, doubts=doubts), None)
     except Diverged as divergence:
@@ -533,11 +539,27 @@ def planner_of(trace: HeldRun, held: KeptTensors) -> RunPlanner:
     return planner
 
 
-def written_inputs(trace: HeldRun, held: KeptTensors, names: Iterable[str]) -> list[str]:
-    """The inputs that the recorded run writes to."""
-    written = planner_of(trace, held).plan.written
-    values = input_values(trace.graph, list(names))
-    return [name for name, value in values.items() if written[trace.graph.value_storage[value]]]
+def doubts_of(
+    trace: HeldRun,
+    held: KeptTensors,
+    inputs: Mapping[str, torch.Tensor],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> tuple[str, ...]:
+    """Why a rerun might not be what the program would do now, in sentences, as far as it can be said before it runs."""
+    doubts: tuple[str, ...] = ()
+    if (args or kwargs) and trace.entry is not None:
+        written = planner_of(trace, held).plan.written
+        values = input_values(trace.graph, list(inputs))
+        written_to = [name for name, value in values.items() if written[trace.graph.value_storage[value]]]
+        doubts = trace.entry.doubts(args, kwargs, inputs, written_to)
+    stale = [name for name in held.stale() if name not in inputs]
+    if stale:
+        doubts += (
+            f"changed since the run was recorded: {and_more(stale)}; what is computed again is computed with them as "
+            "they are now, and what does not follow from other inputs or replacements is as recorded",
+        )
+    return doubts
 
 
 def _run(trace: HeldRun, held: KeptTensors, request: Request, basis: Basis | None) -> Rerun:
