@@ -18,6 +18,7 @@ import os
 import pickle
 import struct
 import sys
+import tempfile
 import threading
 import warnings
 from collections import Counter
@@ -39,12 +40,19 @@ from torch.utils.dlpack import to_dlpack as imported_to_dlpack  # isort: skip
 Program = Callable[[Tensor], Any]
 
 
-def _saved(y: Tensor) -> Tensor:
+def _saved(y: Any) -> Any:
     buffer = io.BytesIO()
     torch.save(y, buffer)
     buffer.seek(0)
-    loaded: Tensor = torch.load(buffer)
-    return loaded
+    return torch.load(buffer, weights_only=False)
+
+
+def _storage_file(y: Tensor) -> float:
+    with tempfile.TemporaryFile() as file:
+        storage: Any = y.untyped_storage()
+        storage._write_file(file, True, False, 4)
+        file.seek(0)
+        return float(sum(file.read()))
 
 
 def _read(address: int, y: Tensor) -> Any:
@@ -144,6 +152,9 @@ NUMBERS: dict[str, Callable[[Tensor], Any]] = {
     "untyped tolist": lambda y: float(sum(y.untyped_storage().tolist())),
     "untyped bytes": lambda y: float(sum(bytes(y.untyped_storage()))),
     "untyped clone": lambda y: float(sum(y.untyped_storage().clone().tolist())),
+    "storage pickle": lambda y: sum(pickle.loads(pickle.dumps(y.storage())).tolist()),
+    "storage save": lambda y: float(sum(_saved(y.untyped_storage()).tolist())),
+    "storage file": _storage_file,
     "equal": lambda y: 2.0 if torch.equal(y, torch.full_like(y, 0.5)) else 0.5,
     "allclose": lambda y: 2.0 if torch.allclose(y, torch.full_like(y, 0.5)) else 0.5,
     "in": lambda y: 2.0 if 0.5 in y else 0.5,
@@ -183,6 +194,7 @@ NUMBERS: dict[str, Callable[[Tensor], Any]] = {
 # what leaves, as a tensor that comes back
 TENSORS: dict[str, Callable[[Tensor], Tensor]] = {
     "tensor of list": lambda y: torch.tensor(y.tolist()),
+    "tensor of array": lambda y: torch.tensor(y.detach().numpy()),
     "tensor of 0-d": lambda y: torch.tensor([y.sum(), y.max(), y.min(), y.mean()]),
     "tensor of mixed": lambda y: torch.tensor([[1.0, y.sum()], [y.max(), 2.0]]).flatten(),
     "tensor of generated": lambda y: torch.tensor([part.sum() for part in y.t()]),

@@ -20,7 +20,7 @@ from torch_vis.graph.io.atomic import PathLike, reading
 from torch_vis.graph.io.world import is_world
 from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.run import Limit
-from torch_vis.replay.held_run import with_costs
+from torch_vis.replay.held_run import CallSignature, with_costs
 
 if TYPE_CHECKING:
     import torch
@@ -203,6 +203,8 @@ def trace(
     known = held_modules(model) if not modules else {}
     capture = Capture(*modules, keep=hold or bool(repeat), functions=functions, known=known)
     capture.inputs = name_inputs(model, args, named)
+    # before the run, which may take its arguments apart
+    entry = CallSignature(model, args, named, name_inputs) if hold else None
     captured: Captured | None = None
     if has_frontend:
         from torch_vis.capture.compilers.frontends import Options, prepare
@@ -244,7 +246,6 @@ def trace(
             "the callable returned a generator or coroutine, and nothing in it has run; use record around it"
         )
         run.limits += (Limit(text, kind="missing"),)
-    from torch_vis.replay.held_run import CallSignature
 
     if acting is not None:
         run.limits += tuple(Limit(text, kind="altered") for text in acting.limits)
@@ -257,7 +258,7 @@ def trace(
         kept=kept if hold else None,
         error=error,
         program=None if captured is None else captured.program,
-        entry=CallSignature(model, args, named, name_inputs) if hold else None,
+        entry=entry,
     )
     trace.activations = {} if acting is None else acting.kept
     return trace

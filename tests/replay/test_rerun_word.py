@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -390,3 +391,162 @@ def test_a_view_whose_memory_is_copied_past_it_names_what_to_replace() -> None:
         with pytest.raises(UsageError, match=r"reads its memory past it.* 'mul#0'"):
             t.run(replace={name: tv.edit.zero()})
     assert torch.equal(t.run(replace={"mul#0": tv.edit.zero()}).output, torch.ones(6))
+
+
+class Gate(nn.Module):
+    """Gives its logits, which nothing reads after the first line, in front of what is made of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.fc(x)
+        weights = logits.softmax(-1)
+        best = weights.max(-1).values
+        return logits, weights / best[:, None]
+
+
+def test_what_a_call_gives_beside_is_there_when_it_returns(tmp_path: Path) -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.router, self.fc = Gate(), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(x) * self.router(x)[1]
+
+    model, x = Net(), torch.randn(3, 4)
+    t = tv.trace(model, x)
+    logits, weights = model.router(x)
+    for kept in (t.run(keep="router"), t.run(x, keep="router")):
+        found = kept.kept["router"]
+        assert torch.equal(found[0], logits) and torch.equal(found[1], weights)
+    assert torch.equal(t.run(keep="router.output.0[:, 1:3]").kept["router.output.0[:, 1:3]"], logits[:, 1:3])
+    assert torch.equal(t.run(keep="router.fc.output").kept["router.fc.output"], logits)
+    t.run(keep="router", to=tmp_path / "kept.safetensors")
+    assert torch.equal(load_file(tmp_path / "kept.safetensors")["router.0"], logits)
+
+    def swapped(given: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return given[0], given[1] + given[0]
+
+    wanted = model.fc(x) * (weights + logits)
+    assert torch.equal(t.run(replace={"router": swapped}).output, wanted)
+
+
+class Batch:
+    """An object of one's own, into which nobody looks."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.x = x
+
+
+@pytest.mark.parametrize(
+    ("program", "recorded", "other"),
+    [
+        (lambda a: torch.from_numpy(a) * 2, np.ones(3), np.zeros(3)),
+        (lambda a: torch.ones(3) * float(a), np.float32(2), np.float32(3)),
+        (lambda pair: pair.first * pair.rest, Pair(X, 2), Pair(X, 3)),  # type: ignore[arg-type]
+        (lambda kinds: torch.ones(len(kinds)), {"a", "b"}, {"a"}),
+        (lambda b: torch.frombuffer(b, dtype=torch.uint8) * 1, bytearray(b"ab"), bytearray(b"cd")),
+    ],
+)
+def test_an_array_a_set_or_a_field_of_another_value_is_refused(
+    program: Any, recorded: Any, other: Any
+) -> None:
+    t = tv.trace(program, recorded)
+    assert torch.equal(t.run(copy.deepcopy(recorded)).output, program(recorded))
+    with pytest.raises(UsageError, match="recorded with"):
+        t.run(other)
+
+
+@pytest.mark.parametrize(
+    ("program", "recorded", "other", "told"),
+    [
+        (lambda d: torch.cat(list(d.values())), [{"a": X, "b": OTHER}], [{"b": X, "a": OTHER}], "order"),
+        (lambda items: items[0] * (1 + isinstance(items, list)), [[X]], [(X,)], "of type tuple and was"),
+        (lambda batch: batch.x * 2, [Batch(X)], [Batch(OTHER)], "of type Batch, which is not looked into"),
+        (lambda x, f: f(x), [X, torch.relu], [X, torch.sigmoid], "not looked into"),
+        (lambda x, more: x + sum(more), [X, iter([X])], [X, iter([OTHER])], "not looked into"),
+        (lambda x, y: x.clone() if x is y else x + y, [X, OTHER], [X, X], "are one tensor, and were two"),
+        (lambda x: x + x.is_contiguous(), [X], [torch.randn(4, 3).t()], "in pieces or another order"),
+        (lambda x: x + x.requires_grad, [X], [OTHER.clone().requires_grad_()], "requires_grad of input 'x'"),
+    ],
+)
+def test_what_cannot_be_compared_and_may_decide_is_told_of(
+    program: Any, recorded: list[Any], other: list[Any], told: str
+) -> None:
+    t = tv.trace(program, *recorded)
+    run = t.run(*other)
+    assert told in " ".join(run.limits)
+    assert not torch.equal(run.output, program(*other))
+    assert t.run().limits == ()
+
+
+def test_inputs_that_share_memory_otherwise_are_told_of_where_the_run_writes_to_them() -> None:
+    def written(x: Tensor, y: Tensor) -> Tensor:
+        return x.add_(1) + y
+
+    def read(x: Tensor, y: Tensor) -> Tensor:
+        return x + 1 + y
+
+    base = torch.arange(24.0)
+    for program in (written, read):
+        t = tv.trace(program, base[:12].clone(), base[6:18].clone())
+        run = t.run(base[:12].clone(), base.clone()[6:18])
+        assert run.limits == ()
+        shared = base.clone()
+        run = t.run(shared[:12], shared[6:18])
+        assert ("shares memory with 'x'" in " ".join(run.limits)) is (program is written)
+
+
+def test_arguments_that_the_run_takes_apart_are_as_they_were_given() -> None:
+    def program(batch: dict[str, Any]) -> Tensor:
+        scale, x = batch.pop("scale"), batch.pop("x")
+        return x * scale
+
+    t = tv.trace(program, {"x": X, "scale": 2})
+    assert torch.equal(t.run({"x": OTHER, "scale": 2}).output, OTHER * 2)
+    with pytest.raises(UsageError, match=r"batch\.scale=2 .* is given batch\.scale=3"):
+        t.run({"x": OTHER, "scale": 3})
+
+
+def test_what_was_kept_is_found_by_the_text_that_asked_for_it() -> None:
+    class Loop(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(self.fc(x).relu())
+
+    model = Loop()
+    run = tv.trace(model, X).run(OTHER, keep=["fc:1", "op:relu", "fc:0[:, 1]"])
+    hidden = model.fc(OTHER)
+    assert torch.equal(run.kept["fc:1"], model(OTHER)) and torch.equal(run.kept["op:relu"], hidden.relu())
+    assert torch.equal(run.kept["fc:0[:, 1]"], hidden[:, 1])
+    with pytest.raises(NoMatch):
+        run.kept["fc:2"]
+
+
+def test_weights_that_changed_since_are_told_of() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    t = tv.trace(model, X)
+    assert t.run(OTHER).limits == ()
+    with torch.no_grad():
+        model[0].weight.mul_(2)
+    (told,) = t.run(OTHER).limits
+    assert "changed since the run was recorded: 0.weight" in told
+    assert torch.equal(t.run(OTHER).output, model(OTHER))
+
+
+def test_an_edit_that_is_not_called_and_a_part_that_is_not_there_are_named() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    t = tv.trace(model, X)
+    for act in (lambda r: t.run(replace=r), lambda r: tv.live(model, replace=r)):
+        with pytest.raises(UsageError, match=r"tv\.edit\.zero makes an edit when it is called"):
+            act({"0": tv.edit.zero})
+    with pytest.raises(NoMatch, match="one tensor, which has no part '7'"):
+        t.run(replace={"0.output.7": tv.edit.zero()})
+    with pytest.raises(NoMatch, match="one tensor, which has no part '7'"), tv.live(model, keep="0.output.7"):
+        model(X)

@@ -7,15 +7,18 @@ into wrapper tensors, and it recurses, also for ever into what holds itself.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import inspect
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from enum import Enum
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils import _pytree
 
-from torch_vis.errors import UsageError, no_match
+from torch_vis.errors import NoMatch, UsageError, no_match, shortened
 from torch_vis.graph.query.selector import first_path
 
 
@@ -40,6 +43,22 @@ def named_tensors(item: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor
                 continue
             visited.add(id(top))
         stack.extend((f"{path}.{key}" if path else key, part) for key, part in reversed(parts))
+
+
+def storages_in(item: Any) -> Iterator[Any]:
+    """Every storage in nested containers, that of no tensor.
+
+    >>> [storage.nbytes() for storage in storages_in({"a": [torch.ones(2).untyped_storage()]})]
+    [8]
+    """
+    stack, visited = [item], set()
+    while stack:
+        top = stack.pop()
+        if torch.is_storage(top):
+            yield top
+        elif not isinstance(top, torch.Tensor) and id(top) not in visited:
+            visited.add(id(top))
+            stack.extend(part for _, part in reversed(container_items(top)))
 
 
 def inner_tensors(tensor: torch.Tensor) -> list[tuple[str, Any]] | None:
@@ -195,6 +214,21 @@ def argument_names(module: Any) -> list[str]:
     return [parameter.name for parameter in parameters if parameter.kind in positional]
 
 
+def bound_arguments(
+    target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Arguments under the names that the callable gives its parameters.
+
+    >>> bound_arguments(lambda a, *b: None, (1, 2, 3), {})
+    {'a': 1, 'b': (2, 3)}
+    """
+    called = target.forward if isinstance(target, torch.nn.Module) else target
+    try:
+        return inspect.signature(called).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        return {**{f"input.{index}": arg for index, arg in enumerate(args)}, **kwargs}
+
+
 def filled(form: Any, tensor: Callable[[int | None], Any]) -> Any:
     """The container of a form, with a tensor for each leaf."""
     if isinstance(form, TensorLeaf):
@@ -268,12 +302,28 @@ class KeptByName(dict[str, Any]):
 
     # further paths of modules, each with the one that is a name here
     second_paths: Mapping[str, str] = MappingProxyType({})
+    # texts that asked for one place, each with its name
+    asked: Mapping[str, str] = MappingProxyType({})
 
     def __missing__(self, name: Any) -> Any:
+        if isinstance(name, str) and self.asked.get(name) in self:
+            return self[self.asked[name]]
         first = first_path(name, self.second_paths) if isinstance(name, str) else None
         if first is not None and first in self:
             return self[first]
         return self[end_of_one(name, self)]
+
+
+def no_part(name: str, part: str, parts: Iterable[str]) -> NoMatch:
+    """The error for a part that what is in a place does not have.
+
+    >>> str(no_part("fc.output.1", "1", [""]))
+    "'fc.output.1': there is one tensor, which has no part '1'"
+    """
+    known = list(parts)
+    if known == [""]:
+        return NoMatch(f"{name!r}: there is one tensor, which has no part {part!r}")
+    return no_match(f"part of {name!r}", part, known)
 
 
 def end_of_one(name: Any, names: Iterable[str]) -> str:
@@ -285,3 +335,88 @@ def end_of_one(name: Any, names: Iterable[str]) -> str:
     if not ends:
         raise no_match("activation", str(name), names)
     return ends[0]
+
+
+# ---------------------------------------------------------------- what is beside the tensors
+
+
+# known by which one they are: nobody expects them to be looked into
+KNOWN_BY_IDENTITY = (type, FunctionType, BuiltinFunctionType, torch.nn.Module, torch.Generator)
+
+
+class Beside(NamedTuple):
+    """An argument, or a part of one, that is no tensor."""
+
+    kind: str
+    """``"value"`` and ``"array"`` have to be what they were; ``"container"`` and ``"object"`` are told of."""
+    content: Any
+    """What is equal where it is the same; None for what cannot be compared."""
+    text: str
+    """What a message calls it."""
+
+
+def beside_tensors(arguments: Mapping[str, Any]) -> dict[str, Beside]:
+    """Everything in arguments that is no tensor, by its name.
+
+    >>> {name: item.text for name, item in beside_tensors({"x": [torch.ones(1), 2], "flag": True}).items()}
+    {'x': 'of type list', 'x.1': '2', 'flag': 'True'}
+    """
+    found: dict[str, Beside] = {}
+    stack = list(arguments.items())[::-1]
+    visited: set[int] = set()
+    while stack:
+        name, item = stack.pop()
+        # an argument that is not given is None more often than not
+        if item is None or isinstance(item, torch.Tensor) or id(item) in visited:
+            continue
+        found[name] = _compared(item) or _container(item) or _object(item)
+        if found[name].kind == "container":
+            visited.add(id(item))
+            stack.extend((f"{name}.{key}", part) for key, part in reversed(container_items(item)))
+    return found
+
+
+def _compared(item: Any) -> Beside | None:
+    """What has to be the same in a rerun: literals, and what is numbers in memory; None for anything else."""
+    if isinstance(item, (*PLAIN, Enum)):
+        # 1, 1.0 and True are equal, and make another program; NaN is not equal to itself
+        return Beside("value", (type(item), repr(item)), shortened(repr(item)))
+    if isinstance(item, (set, frozenset)) and all(isinstance(part, PLAIN) for part in item):
+        return Beside("value", (type(item), tuple(sorted(map(repr, item)))), shortened(repr(item)))
+    try:
+        view = memoryview(item)
+    except (TypeError, ValueError, BufferError):
+        return None
+    if "O" in view.format:
+        return None
+    content = hashlib.blake2b(view if view.c_contiguous else view.tobytes(), digest_size=16).digest()
+    return Beside("array", (type(item), view.format, view.shape, content), _kind(item))
+
+
+def _container(item: Any) -> Beside | None:
+    """The form of a container; None for what is none."""
+    form = split(item)
+    if form is not None:
+        return Beside("container", (form.type, form.keys), _kind(item))
+    node = _pytree.SUPPORTED_NODES.get(type(item))
+    if node is None:
+        return None
+    children, context = node.flatten_fn(item)
+    return Beside("container", (type(item), len(children), repr(context)), _kind(item))
+
+
+def _object(item: Any) -> Beside:
+    """Something that is not looked into: functions, types and modules are known by which one they are."""
+    known: Any = item.__func__ if isinstance(item, MethodType) else item
+    if isinstance(known, KNOWN_BY_IDENTITY):
+        try:
+            owner = weakref.ref(item.__self__) if isinstance(item, MethodType) else None
+            return Beside("object", (weakref.ref(known), owner), _kind(item))
+        except TypeError:
+            pass
+    return Beside("object", None, _kind(item))
+
+
+def _kind(item: Any) -> str:
+    """What kind of thing an object is, in words."""
+    return f"of type {type(item).__name__}"

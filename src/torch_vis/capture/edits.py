@@ -259,11 +259,16 @@ def _broadcasts(added: Any, tensor: torch.Tensor, place: EditPlace, name: str) -
         )
 
 
+EDITS = (zero, mean, scale, add, clamp, noise, project, swap, patch_from)
+
+
 # ---------------------------------------------------------------- applying
 
 
 def check_replacement(key: Any, by: Any) -> None:
     """Raise for what cannot be put in the place of a tensor."""
+    if any(by is make for make in EDITS):
+        raise UsageError(f"tv.edit.{by.__name__} makes an edit when it is called: tv.edit.{by.__name__}(…)")
     if not callable(by) and not isinstance(by, torch.Tensor):
         raise UsageError(
             f"the replacement for {str(key)!r} is a tensor or a function of what is there, a module, or one of "

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from torch_vis.capture.containers import KeptByName, argument_names, named_tensors, with_tensors
+from torch_vis.capture.containers import KeptByName, argument_names, named_tensors, no_part, with_tensors
 from torch_vis.capture.edits import (
     EditPlace,
     Replacement,
@@ -38,7 +38,7 @@ from torch_vis.capture.undo import (
     is_open,
     undo_in_child,
 )
-from torch_vis.errors import UsageError, no_match
+from torch_vis.errors import UsageError
 from torch_vis.graph.query.selector import (
     Atom,
     Branch,
@@ -481,12 +481,8 @@ class Live(Context["Live"]):
         by_path = {row.path: row.module for row in self._rows}
 
         def setting(at: str, name: str) -> int | None:
-            module = by_path[at]
-            for owner in (module, getattr(module, "config", None)):
-                number = vars(owner).get(name) if owner is not None and hasattr(owner, "__dict__") else None
-                if isinstance(number, int) and not isinstance(number, bool):
-                    return number
-            return None
+            number = vars(by_path[at]).get(name)
+            return number if isinstance(number, int) and not isinstance(number, bool) else None
 
         def called(at: str) -> bool:
             return not any(isinstance(by_path[around], torch.nn.MultiheadAttention) for around in _above(at))
@@ -894,4 +890,4 @@ def _leaf(leaves: list[tuple[str, torch.Tensor]], wanted: str, name: str) -> tup
             return leaf
     if wanted.isdigit() and int(wanted) < len(leaves):
         return leaves[int(wanted)]
-    raise no_match(f"part of {name!r}", wanted, [leaf for leaf, _ in leaves])
+    raise no_part(name, wanted, [leaf for leaf, _ in leaves])

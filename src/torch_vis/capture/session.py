@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import platform
 import sys
 import time
@@ -18,7 +17,7 @@ import torch
 from torch_vis.capture.assembling.assemble import Assembly, NamedTensor, ResultTensor, RunFacts, assemble
 from torch_vis.capture.assembling.limits import describe_limits, packed_weights
 from torch_vis.capture.assembling.log import with_stored
-from torch_vis.capture.containers import Form, argument_names, named_tensors, renumbered
+from torch_vis.capture.containers import Form, argument_names, bound_arguments, named_tensors, renumbered
 from torch_vis.capture.kept_tensors import Geometry, KeptTensors, Raised, version_of
 from torch_vis.capture.modes import keep_gradients, push_mode
 from torch_vis.capture.recording import inductor_calls
@@ -560,11 +559,7 @@ def name_inputs(
     >>> [name for name, _ in name_inputs(lambda a, b: None, (torch.ones(1), [torch.ones(1)]), {})]
     ['a', 'b.0']
     """
-    called = target.forward if isinstance(target, torch.nn.Module) else target
-    try:
-        bound = inspect.signature(called).bind(*args, **kwargs).arguments
-    except (TypeError, ValueError):
-        bound = {**{f"input.{index}": arg for index, arg in enumerate(args)}, **kwargs}
+    bound = bound_arguments(target, args, kwargs)
     return [pair for name, arg in bound.items() for pair in named_tensors(arg, name)]
 
 

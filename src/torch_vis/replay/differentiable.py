@@ -22,7 +22,7 @@ from torch_vis.ops.names import plain_name
 from torch_vis.replay.decompositions import lstm_layer
 from torch_vis.replay.held_run import HeldRun, input_values
 from torch_vis.replay.replay import Replay, flat, node_text, replay_context
-from torch_vis.replay.rerun import RunPlanner, planner_of, rebuilt, rerun
+from torch_vis.replay.rerun import RunPlanner, doubts_of, planner_of, rebuilt, rerun
 from torch_vis.replay.slicing import ReplayTarget, Sight, descendants, needed_nodes
 
 VIEW, RANDOM, GRAD_MODE, ESCAPE = int(Flag.VIEW), int(Flag.RANDOM), int(Flag.GRAD_MODE), int(Flag.ESCAPE)
@@ -83,7 +83,7 @@ class DifferentiableReplay:
         if not self.outputs:
             raise UsageError("the run gave no tensor back, so that there is nothing to start from")
         self.inputs = inputs_of(trace, args, kwargs)
-        self.limits: tuple[str, ...] = ()
+        self.limits = doubts_of(trace, self.planner.held, self.inputs, args, dict(kwargs or {}))
         """What is as recorded and might be different with these inputs, in sentences."""
         if self.inputs and self.planner.escapes.any:
             # raises where they take another way through the program

@@ -622,8 +622,9 @@ class Escapes:
         storages = np.zeros(len(graph.storage_bytes), dtype=bool)
         storages[graph.value_storage[touched]] = True
         storages |= self.plan.written
+        unseen = {escape.storage for escape in held.escapes if escape.written}
         for a, b in held.overlaps:
-            if storages[a] or storages[b]:
+            if storages[a] or storages[b] or (unseen & {a, b} and (read[a] or read[b])):
                 sentences.append(
                     "a tensor that came back from another library lies on memory of the run, and nothing tells when it "
                     "was written to: what is read of it is as recorded"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch_vis.errors import TensorsMissing, UsageError
 from torch_vis.graph.graph import Graph
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from torch_vis.capture.compilers.program import Program
+    from torch_vis.capture.containers import Beside
     from torch_vis.capture.kept_tensors import KeptTensors
     from torch_vis.graph.metrics import Column, Metrics
 
@@ -25,8 +26,19 @@ Named = list[tuple[str, "torch.Tensor"]]
 Flatten = Callable[[Any, tuple[Any, ...], Mapping[str, Any]], Named]
 
 
+class InputLayout(NamedTuple):
+    """What a program may ask an input beside its numbers."""
+
+    holder: str | None
+    """The first input that lies on the same memory; None where it has no plain memory."""
+    place: tuple[Any, ...]
+    """Where it lies there, from where that one begins."""
+    is_contiguous: bool | None
+    requires_grad: bool
+
+
 class CallSignature:
-    """How a run was called: the names of its inputs, and the literals among them. It holds no tensor and no model."""
+    """How a run was called: the names of its inputs, and what was beside them. It holds no tensor and no model."""
 
     def __init__(
         self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], flatten: Flatten
@@ -39,15 +51,15 @@ class CallSignature:
         self.names = [name for name, _ in named]
         # by name: element type, shape and device
         self.given = {name: (tensor.dtype, _shape(tensor), tensor.device) for name, tensor in named}
-        self._literals = _literals(args, kwargs)
+        self._beside = _beside_tensors(self._target, args, kwargs)
+        self._layouts = _layouts(dict(named))
         leaves, self.spec = pytree.tree_flatten((args, dict(kwargs)))
         # reversed, so that a tensor given twice has its first name
         by_tensor = {id(tensor): name for name, tensor in reversed(named)}
         self.leaves = [by_tensor.get(id(leaf)) for leaf in leaves]
         """The leaves of the arguments: the name of each that is a tensor, None for what is not."""
-        first: dict[int, str] = {}
-        # for each input the first one that was the same tensor: itself, mostly
-        self.same = {name: first.setdefault(id(tensor), name) for name, tensor in named}
+        self.same = _firsts(dict(named))
+        """For each input the first one that was the same tensor: itself, mostly."""
 
     def named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
         """New inputs under the names of the recorded ones, of the same structure."""
@@ -63,13 +75,7 @@ class CallSignature:
             raise UsageError(
                 f"these inputs {difference}; the recorded run took {', '.join(map(repr, self.names)) or 'none'}"
             )
-        # 1, 1.0 and True are equal, and make another program
-        given = _literals(args, kwargs)
-        if given != self._literals or [*map(type, given)] != [*map(type, self._literals)]:
-            raise UsageError(
-                f"the run was recorded with {self._literals} beside its tensors; another value may be another program, "
-                "so trace again"
-            )
+        self._refuse_others(_beside_tensors(self._target, args, kwargs))
         for name, tensor in inputs.items():
             if inputs[self.same[name]] is not tensor:
                 raise UsageError(
@@ -84,6 +90,64 @@ class CallSignature:
                 )
         return inputs
 
+    def _refuse_others(self, given: Mapping[str, Beside]) -> None:
+        """Raise where something beside the tensors is another than in the recorded run."""
+        for name in [*self._beside, *(name for name in given if name not in self._beside)]:
+            was, now = self._beside.get(name), given.get(name)
+            kinds = {item.kind for item in (was, now) if item is not None}
+            if not kinds & {"value", "array"} or (was is not None and now is not None and was[:2] == now[:2]):
+                continue
+            if was is not None and now is not None and kinds == {"array"}:
+                raise UsageError(
+                    f"the run was recorded with other numbers in {name!r}, which is {was.text} and no tensor: they are "
+                    "part of what was recorded, so give a tensor instead, or trace again"
+                )
+            texts = [f"{name}={item.text}" if item is not None else f"no {name!r}" for item in (was, now)]
+            raise UsageError(
+                f"the run was recorded with {texts[0]} beside its tensors and is given {texts[1]}; another value may "
+                "be another program, so trace again"
+            )
+
+    def doubts(
+        self,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        inputs: Mapping[str, torch.Tensor],
+        written: Collection[str],
+    ) -> tuple[str, ...]:
+        """Why the program might do something else with these inputs; ``written`` are those that it writes to."""
+        given = _beside_tensors(self._target, args, kwargs)
+        names = [*self._beside, *(name for name in given if name not in self._beside)]
+        sentences = [_doubt(name, self._beside.get(name), given.get(name)) for name in names]
+        firsts, layouts = _firsts(inputs), _layouts(inputs)
+        for name, now in layouts.items():
+            was = self._layouts[name]
+            if firsts[name] != self.same[name]:
+                sentences.append(
+                    f"inputs {firsts[name]!r} and {name!r} are one tensor, and were two in the recorded run"
+                )
+            elif now[:2] != was[:2] and written:
+                others = " and ".join(
+                    repr(other)
+                    for other in dict.fromkeys((was.holder, now.holder))
+                    if other not in (None, name)
+                )
+                sentences.append(
+                    f"input {name!r} shares memory with {others} in another way than in the recorded run, and the "
+                    "run writes to inputs"
+                )
+            if now.is_contiguous != was.is_contiguous:
+                sentences.append(
+                    f"input {name!r} lies {_lies(now)} in memory and lay {_lies(was)} in the recorded run: what the "
+                    "program decided by that is as recorded"
+                )
+            if now.requires_grad != was.requires_grad:
+                sentences.append(
+                    f"requires_grad of input {name!r} is {now.requires_grad} and was {was.requires_grad}: what the "
+                    "program decided by that is as recorded"
+                )
+        return tuple(sentence for sentence in sentences if sentence)
+
     def reshaped(self, inputs: Mapping[str, torch.Tensor]) -> list[str]:
         """The inputs that have other sizes than recorded, in words."""
         return [
@@ -91,6 +155,64 @@ class CallSignature:
             for name, tensor in inputs.items()
             if _shape(tensor) != self.given[name][1]
         ]
+
+
+def _beside_tensors(
+    target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Beside]:
+    from torch_vis.capture.containers import beside_tensors, bound_arguments
+
+    return beside_tensors(bound_arguments(target, args, kwargs))
+
+
+def _doubt(name: str, was: Beside | None, now: Beside | None) -> str:
+    """What is to be said of an argument that is no tensor; nothing where it is the same."""
+    if was is not None and now is not None and was.kind == now.kind and was.content == now.content:
+        if was.content is not None:
+            return ""
+    if was is None or now is None or was.kind != now.kind:
+        texts = [item.text if item is not None else "not there" for item in (now, was)]
+        return f"{name!r} is {texts[0]} and was {texts[1]}: what the program made of it is as recorded"
+    if was.kind == "object":
+        return (
+            f"{name!r} is {now.text}, which is not looked into: what the program took from it is as recorded"
+        )
+    if was.content[0] != now.content[0]:
+        return f"{name!r} is {now.text} and was {was.text}: what the program decided by that is as recorded"
+    return (
+        f"{name!r} has its items in another order, or others, than in the recorded run: a program that goes through "
+        "them would read others"
+    )
+
+
+def _lies(layout: InputLayout) -> str:
+    return "in one piece" if layout.is_contiguous else "in pieces or another order"
+
+
+def _firsts(inputs: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """For each input the first one that is the same tensor."""
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(tensor), name) for name, tensor in inputs.items()}
+
+
+def _layouts(inputs: Mapping[str, torch.Tensor]) -> dict[str, InputLayout]:
+    """How inputs lie in memory, those on the same memory beside one another."""
+    import torch
+
+    holders: dict[int, tuple[str, int]] = {}
+    layouts: dict[str, InputLayout] = {}
+    for name, tensor in inputs.items():
+        layouts[name] = InputLayout(None, (), None, tensor.requires_grad)
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            continue
+        try:
+            offset = int(tensor.storage_offset()) * tensor.element_size()
+            holder, start = holders.setdefault(tensor.untyped_storage()._cdata, (name, offset))
+        except (RuntimeError, NotImplementedError):
+            continue
+        place = (offset - start, tuple(tensor.stride())) if holder != name else ()
+        layouts[name] = InputLayout(holder, place, tensor.is_contiguous(), tensor.requires_grad)
+    return layouts
 
 
 def _like(target: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,15 +232,6 @@ def _like(target: Callable[..., Any]) -> Callable[..., Any]:
 
 def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
     return () if tensor.is_nested else tuple(tensor.shape)
-
-
-def _literals(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-    from torch.utils import _pytree as pytree
-
-    from torch_vis.capture.containers import PLAIN
-
-    leaves = pytree.tree_leaves((args, [kwargs[name] for name in sorted(kwargs)]))
-    return [leaf for leaf in leaves if isinstance(leaf, PLAIN) and leaf is not None]
 
 
 def input_values(graph: Graph, names: Sequence[str]) -> dict[str, int]:

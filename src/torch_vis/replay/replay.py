@@ -303,8 +303,11 @@ class ReplayPlan:
             prepared = self._prepared[call] = PreparedCall(self.graph.calls[call], self.held.objects)
         return prepared
 
-    def last_uses(self, nodes: Sequence[int]) -> dict[int, list[int]]:
-        """For each node, the blocks of memory that are needed no more after it, when nodes run in this order."""
+    def last_uses(self, nodes: Sequence[int], looks: Iterable[tuple[int, int]] = ()) -> dict[int, list[int]]:
+        """For each node, the blocks of memory that are needed no more after it, when nodes run in this order.
+
+        ``looks`` are values that are looked at besides, each with the node after which.
+        """
         graph = self.graph
         order = np.asarray(nodes, dtype=np.int64)
         turn = np.full(len(graph), -1, dtype=np.int64)
@@ -313,6 +316,12 @@ class ReplayPlan:
         np.maximum.at(last, graph.value_storage[graph.in_value], turn[graph.in_node])
         made_by = graph.out_node
         np.maximum.at(last, graph.value_storage[graph.out_value], turn[made_by])
+        if len(order):
+            for value, after in looks:
+                # once the first node from there on has run; a block that is looked at after the last of them stays
+                storage, at = graph.value_storage[value], int(np.searchsorted(order, after))
+                last[storage] = max(last[storage], at)
+            last[last >= len(order)] = -1
         last[graph.value_storage[graph.result_value]] = -1
         done: dict[int, list[int]] = {}
         for storage in np.flatnonzero(last >= 0).tolist():

@@ -27,7 +27,7 @@ from torch_vis.capture.modes import without_gradients
 from torch_vis.errors import CheckFailed, TensorsMissing, UsageError
 from torch_vis.graph.graph import Graph, Node
 from torch_vis.graph.schema import Flag
-from torch_vis.graph.text import many
+from torch_vis.graph.text import and_more, many
 from torch_vis.ops.higher_order import BRANCHES
 from torch_vis.replay.activation_file import keeper
 from torch_vis.replay.edited_replay import (
@@ -130,6 +130,8 @@ class Request:
     """Whether the run's memory is to be a basis, without naming what is in it."""
     results: bool = True
     """Whether the run's results are wanted too, and not what is kept alone."""
+    doubts: tuple[str, ...] = ()
+    """Why the program might do something else with these inputs."""
 
 
 class Schedule(NamedTuple):
@@ -187,6 +189,12 @@ class RunPlanner:
         wanted = keep if isinstance(keep, (list, tuple, set)) else [keep]
         by_name = {target.name: target for item in wanted for target in self.targets(item)}
         return list(by_name.values())
+
+    def asked(self, keep: Any) -> dict[str, str]:
+        """The texts among what ``keep`` asks for that stand for one place, each with the name of that."""
+        texts = keep if isinstance(keep, (list, tuple, set)) else [keep]
+        found = {text: self.targets(text) for text in texts if isinstance(text, str) and text != "all"}
+        return {text: targets[0].name for text, targets in found.items() if len(targets) == 1}
 
     def touched_by(self, target: ReplayTarget) -> Any:
         """A mask of the values that a replacement can change."""
@@ -248,9 +256,11 @@ class RunPlanner:
             or graph.storage_birth[graph.value_storage[value]] == node
         }
         held = {escape.storage for escape in watched}
+        # a call may give what nothing reads any more by the time that it returns
+        looks = [(value, target.after) for target in (*kept, *patched) for value in target.values]
         done = {
             node: [storage for storage in storages if storage not in held]
-            for node, storages in self.plan.last_uses(needed).items()
+            for node, storages in self.plan.last_uses(needed, looks).items()
         }
         return Schedule(
             frozenset(goals), touched, needed, frozenset(deciding), done, frozenset(anew), tuple(watched)
@@ -328,8 +338,9 @@ def execute(
             ) from error
         rerun.kept = by_name = KeptByName(sink.kept)
         by_name.second_paths = planner.finder.second_paths
+        by_name.asked = planner.asked(request.keep)
         refused = getattr(sink, "refused", ())
-    rerun.limits = _limits(graph, held, schedule.touched, run.otherwise)
+    rerun.limits = request.doubts + _limits(graph, held, schedule.touched, run.otherwise)
     inputs = {} if basis is not None else request.inputs
     changed = [*run.left_otherwise, *planner.escapes.changed_after(schedule.touched)]
     changed += [escape for escape in held.escapes if planner.escapes.is_another_input(escape, inputs)]
@@ -476,8 +487,9 @@ def rerun(
         other = entry.reshaped(inputs)
         if other:
             return _other_sizes(trace, other, inputs, args, kwargs, bool(replace) or keep is not None)
+    doubts = doubts_of(trace, held, inputs, args, kwargs)
     try:
-        return _run(trace, held, Request(inputs, replace, keep, to, whole), None)
+        return _run(trace, held, Request(inputs, replace, keep, to, whole, doubts=doubts), None)
     except Diverged as divergence:
         exported = None if trace.program is None else trace.program.exported
         if exported is None or replace or keep is not None or not (args or kwargs):
@@ -533,6 +545,29 @@ def planner_of(trace: HeldRun, held: KeptTensors) -> RunPlanner:
     return planner
 
 
+def doubts_of(
+    trace: HeldRun,
+    held: KeptTensors,
+    inputs: Mapping[str, torch.Tensor],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> tuple[str, ...]:
+    """Why a rerun might not be what the program would do now, in sentences, as far as it can be said before it runs."""
+    doubts: tuple[str, ...] = ()
+    if (args or kwargs) and trace.entry is not None:
+        written = planner_of(trace, held).plan.written
+        values = input_values(trace.graph, list(inputs))
+        written_to = [name for name, value in values.items() if written[trace.graph.value_storage[value]]]
+        doubts = trace.entry.doubts(args, kwargs, inputs, written_to)
+    stale = [name for name in held.stale() if name not in inputs]
+    if stale:
+        doubts += (
+            f"changed since the run was recorded: {and_more(stale)}; what is computed again is computed with them as "
+            "they are now, and what does not follow from other inputs or replacements is as recorded",
+        )
+    return doubts
+
+
 def _run(trace: HeldRun, held: KeptTensors, request: Request, basis: Basis | None) -> Rerun:
     for key, by in request.replace.items():
         check_replacement(key, by)
@@ -541,7 +576,7 @@ def _run(trace: HeldRun, held: KeptTensors, request: Request, basis: Basis | Non
     whole = run.basis
     if whole is not None:
         run._again = lambda replace, keep: _again(
-            trace, held, Request(whole.inputs, replace, keep, None), whole
+            trace, held, Request(whole.inputs, replace, keep, None, doubts=request.doubts), whole
         )
     return run
 

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.capture.containers import form_leaves
+from torch_vis.capture.containers import form_leaves, no_part
 from torch_vis.capture.kept_tensors import KeptTensors
-from torch_vis.errors import UsageError, no_match
+from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph, Node
 from torch_vis.graph.query.selector import (
     Branch,
@@ -349,7 +349,7 @@ def _chosen(leaves: Mapping[str, int], leaf: str, name: str) -> int:
     ]
     if len(ends) == 1 or (ends and leaf.isalpha()):
         return ends[0]
-    raise no_match(f"part of {name!r}", leaf, leaves)
+    raise no_part(name, leaf, leaves)
 
 
 def _runs_forward(graph: Graph, scope: int) -> bool:

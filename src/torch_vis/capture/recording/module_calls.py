@@ -27,6 +27,7 @@ from torch.compiler import is_compiling
 from torch.optim import optimizer as optimizers
 from torch.utils import dlpack
 
+from torch_vis.capture.containers import storages_in
 from torch_vis.capture.modes import push_mode
 from torch_vis.capture.recording import inductor_calls, rank_calls
 from torch_vis.capture.recording.dispatch_mode import RecordMode, recorders_here
@@ -518,13 +519,43 @@ def _of_storage(original: Any) -> Any:
         """Stands for ``data_ptr`` of a storage while a recorder is active."""
         frame = sys._getframe(1)
         if _stands(data_ptr) and not frame.f_code.co_filename.startswith((TORCH, OURS)):
-            storage = getattr(self, "_untyped_storage", self)
-            for recorder in recorders_here():
-                note_storage_escape(recorder, "data_ptr", storage, recorder.site_of(frame))
+            _note_storage("data_ptr", self, frame, shares=True)
         return original(self)
 
     data_ptr.unwrapped = original
     return data_ptr
+
+
+def _writing(original: Any) -> Any:
+    @leave_alone
+    def _write_file(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Stands for ``_write_file`` of a storage while a recorder is active."""
+        if _stands(_write_file):
+            _note_storage("_write_file", self, sys._getframe(1), shares=False)
+        return original(self, *args, **kwargs)
+
+    _write_file.unwrapped = original
+    return _write_file
+
+
+def _saving(original: Any) -> Any:
+    @leave_alone
+    def save(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        """Stands for ``torch.save`` while a recorder is active; a storage is pickled by it as well."""
+        if _stands(save):
+            for storage in storages_in(obj):
+                _note_storage("save", storage, sys._getframe(1), shares=False)
+        return original(obj, *args, **kwargs)
+
+    save.unwrapped = original
+    save.__doc__ = original.__doc__
+    return save
+
+
+def _note_storage(method: str, storage: Any, frame: Any, *, shares: bool) -> None:
+    storage = getattr(storage, "_untyped_storage", storage)
+    for recorder in recorders_here():
+        note_storage_escape(recorder, method, storage, recorder.site_of(frame), shares=shares)
 
 
 def _note(name: str, call: LeavingCall, tensor: torch.Tensor, frame: Any) -> None:
@@ -568,6 +599,9 @@ _leaving = (
     ),
     Patch(lambda: torch.UntypedStorage, "data_ptr", _of_storage),
     Patch(lambda: torch.TypedStorage, "data_ptr", _of_storage),
+    Patch(lambda: torch.UntypedStorage, "_write_file", _writing),
+    Patch(lambda: torch, "save", _saving),
+    Patch(lambda: torch.serialization, "save", _saving),
 )
 
 

@@ -436,16 +436,19 @@ def note_escape(
     return escape
 
 
-def note_storage_escape(rec: Tensors, method: str, storage: torch.UntypedStorage, site: int) -> None:
-    """Note that the address of a block of memory leaves."""
+def note_storage_escape(
+    rec: Tensors, method: str, storage: torch.UntypedStorage, site: int, *, shares: bool
+) -> None:
+    """Note that a block of memory leaves: its address, or all that is in it."""
     if not rec.keep or rec.closed or storage.device.type == "meta":
         return
     known = rec.storages.get(storage._cdata)
     number = -1 if known is None or known() is None else known.number
-    escape = Escape(method, -1, number, site, rec.count, True)
+    escape = Escape(method, -1, number, site, rec.count, shares)
     escape.address, escape.digest = storage._cdata, digest_of_storage(storage)
     rec.kept.escapes.append(escape)
-    _lend(rec, storage, escape)
+    if shares:
+        _lend(rec, storage, escape)
 
 
 def note_made_from_python(rec: Tensors, tensor: Tensor, site: int) -> None:
