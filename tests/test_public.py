@@ -21,7 +21,7 @@ from torch_vis._deprecated import NAMES as NAMES_BEFORE
 tv.trace
 
 NAMES = """
-Comparison Graph Metrics Trace World __version__ advise compare edit errors extract fit hardware join live
+Comparison Graph Metrics Trace World __version__ advise compare doctor edit errors extract fit hardware join live
 load measure open_activations record register_cost simulate stats trace types
 """.split()
 DOCUMENTED = """
@@ -43,6 +43,7 @@ SIGNATURES = {
     "extract": "(model, loader, *, keep=None, to=None, stats=None, call=None, until=None, dim=0, "
     "shard_bytes=67108864)",
     "open_activations": "(folder)",
+    "doctor": "()",
     "stats.mean": "(source, *, dim=-1)",
     "stats.covariance": "(source, *, dim=-1, correction=1)",
     "stats.pca": "(source, count=None, *, dim=-1)",
