@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import os
 import pkgutil
 import re
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 import torch_vis as tv
+from tools.distribution import TYPED, not_known
 from tools.house import module_files
 from torch_vis._deprecated import NAMES as NAMES_BEFORE
 
@@ -308,3 +310,30 @@ def test_importing_is_light() -> None:
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     for heavy in ("'torch'", "networkx", "pandas", "rich", "numpy"):
         assert heavy not in out, f"import torch_vis imports {heavy}"
+
+
+def test_a_type_checker_knows_what_a_user_is_given(tmp_path: Path) -> None:
+    """The program that a release is tried with, as strictly as mypy can."""
+    (tmp_path / "user.py").write_text(TYPED)
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file",
+        os.devnull,
+        "--cache-dir",
+        os.devnull,
+    ]
+    path = {"MYPYPATH": str(Path(tv.__file__).parent.parent)}
+    done = subprocess.run(
+        [*command, "user.py"],
+        cwd=tmp_path,
+        env=os.environ | path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("Revealed type") == TYPED.count("reveal_type") and not not_known(done.stdout)
+    assert not_known(f'{done.stdout}\nuser.py:1: note: Revealed type is "Any"') and not_known("")
