@@ -134,8 +134,10 @@ def build() -> tuple[Path, Path]:
         raise TrialFailed(f"the wheel lacks {missing} and has {foreign}")
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    if not {"pyproject.toml", "README.md", "LICENSE"} <= names:
-        raise TrialFailed("the source distribution lacks what builds it")
+    if not {"pyproject.toml", "setup.py", "README.md", "LICENSE", "CHANGELOG.md", "docs/index.md"} <= names:
+        raise TrialFailed("the source distribution lacks what builds it or what its README names")
+    if any(name.startswith(("tests/", "docs/reference/", "docs/gallery_pages/")) for name in names):
+        raise TrialFailed("the source distribution has tests, or pages that are made when the site is built")
     return wheel, source
 
 
