@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import email
 import re
+import shutil
+import subprocess
+import sys
 from contextlib import nullcontext
 from functools import lru_cache, reduce
 from importlib import import_module
@@ -385,6 +389,27 @@ def test_the_readme_is_short_and_its_code_runs(as_a_reader: dict[str, Any]) -> N
     for block in found:
         exec(block, as_a_reader)
     assert Path("model.onnx").stat().st_size
+
+
+def test_the_description_of_the_package_leads_nowhere_that_is_not_there(tmp_path: Path) -> None:
+    """What an index of packages shows is the README, far from its files: no picture and no link of the repository."""
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "src/torch_vis/__init__.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    hook = "import setuptools.build_meta as hook; print(hook.prepare_metadata_for_build_wheel('.'))"
+    done = subprocess.run(
+        [sys.executable, "-c", hook], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    file = tmp_path / done.stdout.splitlines()[-1] / "METADATA"
+    metadata = email.message_from_string(file.read_text(encoding="utf-8"))
+    text = metadata.get_payload()
+    assert isinstance(text, str) and metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata["Author"] and not LINK.findall(text) and "![" not in text and ":\n\n##" not in text
+    for task in TASKS:
+        assert f"| `{task.call or task.command}` | `docs/{task.page}` |" in text
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert all(block in text for block in re.findall(r"^```.*?^```", readme, re.M | re.S))
 
 
 def test_the_glossary_has_the_words_of_the_graph() -> None:

@@ -257,6 +257,28 @@ def test_a_file_is_read_shown_and_written_where_torch_cannot(tmp_path: Path) -> 
         else:
             raise AssertionError("gradients() needs torch")
         assert "no torch here" in open("b.md").read()
+        # two files are compared as they are where torch is, and what cannot be done is said
+        change = tv.compare(t, tv.load("b.json"))
+        assert change.same and "No change" in str(change)
+        change.save("diff.html")
+        for call, named in (
+            (lambda: t.select("0"), "this needs torch"),
+            (lambda: tv.edit.zero(), "torch_vis.edit needs torch"),
+            (lambda: tv.DLBacktrace(t, ()), "torch_vis.DLBacktrace needs torch"),
+        ):
+            try:
+                call()
+            except tv.errors.MissingExtra as error:
+                assert named in str(error) and "pip install torch" in str(error)
+            else:
+                raise AssertionError(named)
+        try:
+            t.check()
+        except tv.errors.TensorsMissing:
+            pass
+        from torch_vis.cli.main import main
+        assert main(["compare", "a.tvz", "b.json"]) == 0
+        assert main(["trace", "net.py:make", "--input", "1x2"]) == 2
     """)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import os
 import pkgutil
 import re
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 import torch
 
 import torch_vis as tv
+from tools.distribution import TYPED, not_known
 from tools.house import module_files
 from torch_vis._deprecated import CLASSES, OPTIONS
 from torch_vis._deprecated import NAMES as NAMES_BEFORE
@@ -24,7 +26,7 @@ from torch_vis._deprecated import NAMES as NAMES_BEFORE
 tv.trace
 
 NAMES = """
-Comparison Graph Metrics Trace World __version__ advise compare edit errors extract fit hardware join live
+Comparison Graph Metrics Trace World __version__ advise compare doctor edit errors extract fit hardware join live
 load measure open_activations record register_cost simulate stats trace types
 """.split()
 DOCUMENTED = """
@@ -46,6 +48,7 @@ SIGNATURES = {
     "extract": "(model, loader, *, keep=None, to=None, stats=None, call=None, until=None, dim=0, "
     "shard_bytes=67108864)",
     "open_activations": "(folder)",
+    "doctor": "()",
     "stats.mean": "(source, *, dim=-1)",
     "stats.covariance": "(source, *, dim=-1, correction=1)",
     "stats.pca": "(source, count=None, *, dim=-1)",
@@ -359,3 +362,30 @@ def test_importing_is_light() -> None:
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     for heavy in ("'torch'", "networkx", "pandas", "rich", "numpy"):
         assert heavy not in out, f"import torch_vis imports {heavy}"
+
+
+def test_a_type_checker_knows_what_a_user_is_given(tmp_path: Path) -> None:
+    """The program that a release is tried with, as strictly as mypy can."""
+    (tmp_path / "user.py").write_text(TYPED)
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--config-file",
+        os.devnull,
+        "--cache-dir",
+        os.devnull,
+    ]
+    path = {"MYPYPATH": str(Path(tv.__file__).parent.parent)}
+    done = subprocess.run(
+        [*command, "user.py"],
+        cwd=tmp_path,
+        env=os.environ | path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("Revealed type") == TYPED.count("reveal_type") and not not_known(done.stdout)
+    assert not_known(f'{done.stdout}\nuser.py:1: note: Revealed type is "Any"') and not_known("")

@@ -12,6 +12,7 @@ gives; and a user's mypy and pyright on a program that imports the package. Ever
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import subprocess
 import sys
@@ -60,15 +61,36 @@ USES = {
     "safetensors": "t.run(keep='all', to='a.safetensors')",
     "tui": "import textual; from torch_vis.views.terminal.app import Explorer",
 }
+# What a user's program asks of what it is given; a type checker is to know each of them.
 TYPED = """
 import torch
 import torch_vis as tv
 
-t: tv.Trace = tv.trace(torch.nn.Linear(2, 2), torch.ones(1, 2))
+model, x = torch.nn.Linear(2, 2), torch.ones(1, 2)
+t: tv.Trace = tv.trace(model, x, backward=True)
 peak: int = t.memory().peak_bytes
 names: list[str] = [node.op for node in t.graph.nodes]
 reveal_type(t.check())
+reveal_type(t.graph.nodes[0])
+reveal_type(t.graph.nodes[:2])
+reveal_type(t.graph.nodes[0].outputs[0].type.shape)
+reveal_type(t.time().operators[0].time_ns)
+reveal_type(t.health().nan_origin)
+reveal_type(t.run(x, replace={"": tv.edit.zero()}))
+reveal_type(t.attribute("saliency")["input"])
+reveal_type(tv.compare(t, t).differences().same)
+with tv.record(model) as block:
+    reveal_type(block)
+with tv.live(model, keep="") as run:
+    reveal_type(run)
+with tv.trace_tensor_ids() as tracer:
+    reveal_type(tracer)
+reveal_type(tv.join("step.r*.tvz").step_time())
+reveal_type(tv.extract(model, [x], keep="", to="acts/"))
+reveal_type(tv.extract(model, [x], stats={"": tv.stats.Mean()}))
 """
+# How checkers write a type that they do not know.
+UNKNOWN = re.compile(r"""(?:Revealed type is|Type of .* is) "(?:builtins\.)?(?:Any|Unknown)\"""")
 
 
 class TrialFailed(Exception):
@@ -112,8 +134,10 @@ def build() -> tuple[Path, Path]:
         raise TrialFailed(f"the wheel lacks {missing} and has {foreign}")
     with tarfile.open(source) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    if not {"pyproject.toml", "README.md", "LICENSE"} <= names:
-        raise TrialFailed("the source distribution lacks what builds it")
+    if not {"pyproject.toml", "setup.py", "README.md", "LICENSE", "CHANGELOG.md", "docs/index.md"} <= names:
+        raise TrialFailed("the source distribution lacks what builds it or what its README names")
+    if any(name.startswith(("tests/", "docs/reference/", "docs/gallery_pages/")) for name in names):
+        raise TrialFailed("the source distribution has tests, or pages that are made when the site is built")
     return wheel, source
 
 
@@ -236,7 +260,13 @@ def typed(python: Path, home: Path, checker: str) -> str | None:
         answer = run([str(python), "-c", hook, *options[checker], str(path)], home)
     except TrialFailed as failure:
         return said(failure)
-    return None if "CheckResult" in answer else f"\n{answer}"
+    return f"\n{answer}" if not_known(answer) else None
+
+
+def not_known(answer: str) -> list[str]:
+    """The lines in which a checker reveals that it does not know a type; all of them if it did not look."""
+    lines = answer.splitlines()
+    return [line for line in lines if UNKNOWN.search(line)] if "CheckResult" in answer else lines or [""]
 
 
 def rebuilt(python: Path, home: Path, source: Path) -> str | None:

@@ -24,6 +24,7 @@ _OBJECTS = {
     "Trace": ("torch_vis._trace", "Trace"),
     "World": ("torch_vis.analysis.ranks.world", "World"),
     "compare": ("torch_vis.analysis.compare.comparison", "compare"),
+    "doctor": ("torch_vis.cli.commands.doctor", "doctor"),
     "extract": ("torch_vis.analysis.activations.extract", "extract"),
     "fit": ("torch_vis.analysis.ranks.fit", "fit"),
     "join": ("torch_vis.analysis.ranks.gathering", "join"),
@@ -40,12 +41,19 @@ __all__ = sorted([*_OBJECTS, *(name for name in _MODULES if name != "interfaces"
 
 
 def __getattr__(name: str) -> Any:
-    if name in _OBJECTS:
-        value = getattr(import_module(_OBJECTS[name][0]), _OBJECTS[name][1])
-    elif name in _MODULES:
-        value = import_module(f"torch_vis.{name}")
-    else:
-        return _of_other_tables(name)
+    try:
+        if name in _OBJECTS:
+            value = getattr(import_module(_OBJECTS[name][0]), _OBJECTS[name][1])
+        elif name in _MODULES:
+            value = import_module(f"torch_vis.{name}")
+        else:
+            return _of_other_tables(name)
+    except ImportError as error:
+        if error.name != "torch":
+            raise
+        from torch_vis.errors import needs_torch
+
+        raise needs_torch(f"torch_vis.{name}") from error
     globals()[name] = value
     return value
 

@@ -23,6 +23,7 @@ from torch_vis.api import load as load
 from torch_vis.api import record as record
 from torch_vis.api import trace as trace
 from torch_vis.capture.live import live as live
+from torch_vis.cli.commands.doctor import doctor as doctor
 from torch_vis.graph.graph import Graph as Graph
 from torch_vis.graph.metrics import Metrics as Metrics
 from torch_vis.interfaces.backtrace import DLBacktrace as DLBacktrace

@@ -20,7 +20,7 @@ from torch_vis._reports import (
     SWEEP,
     resolved,
 )
-from torch_vis.errors import MissingExtra, UsageError, no_match
+from torch_vis.errors import UsageError, needs_torch, no_match
 from torch_vis.formats import renderer_called, writer
 from torch_vis.graph.io.atomic import PathLike
 from torch_vis.graph.metrics import Column
@@ -98,11 +98,12 @@ class Trace(HeldRun):
         """
         if self.is_open:
             raise UsageError("the block is still recording; check after it has ended")
+        kept = self.needs_tensors("check")
         from torch_vis.replay.check import check
 
         return check(
             self.graph,
-            self.needs_tensors("check"),
+            kept,
             inputs=inputs,
             shuffles=shuffles,
             seed=seed,
@@ -148,7 +149,7 @@ class Trace(HeldRun):
         >>> str(t.select("0 | 1/relu:0")).splitlines()[0]
         '0 | 1/relu:0: 2 selected'
         """
-        selection: Selection = resolved(SELECT)(self, wanted)
+        selection: Selection = _resolved(SELECT)(self, wanted)
         return selection
 
     def sweep(
@@ -177,7 +178,7 @@ class Trace(HeldRun):
         (['0', '1'], 0.0)
         """
         options = {"measure": measure, "kwargs": kwargs, "positions": positions, "heads": heads, "dim": dim}
-        report: SweepReport = resolved(SWEEP)(self, wanted, edit, args=args, **options)
+        report: SweepReport = _resolved(SWEEP)(self, wanted, edit, args=args, **options)
         return report
 
     def receptive_field(self, wanted: Any, *, input: str | None = None) -> ReceptiveField:
@@ -192,7 +193,7 @@ class Trace(HeldRun):
         >>> field.box, field.sides[3].read, field.proved
         (((0, 1), (0, 1), (1, 6), (3, 8)), (3, 5, 7), True)
         """
-        report: ReceptiveField = resolved(RECEPTIVE_FIELD)(self, wanted, input=input)
+        report: ReceptiveField = _resolved(RECEPTIVE_FIELD)(self, wanted, input=input)
         return report
 
     # ---------------------------------------------------------------- explain it
@@ -346,7 +347,7 @@ class Trace(HeldRun):
         True
         """
         options = {"kwargs": kwargs, "between": between, "top": top}
-        report: EdgeReport = resolved(EDGES)(self, measure, *args, **options)
+        report: EdgeReport = _resolved(EDGES)(self, measure, *args, **options)
         return report
 
     def patch_path(
@@ -371,7 +372,7 @@ class Trace(HeldRun):
         >>> torch.equal(patched.output[0], model[1].bias)
         True
         """
-        rerun: Rerun = resolved(PATCH_PATH)(self, path, edit, args, kwargs, frozen)
+        rerun: Rerun = _resolved(PATCH_PATH)(self, path, edit, args, kwargs, frozen)
         return rerun
 
     def _explained(self, name: str, *args: Any, **options: Any) -> Any:
@@ -379,7 +380,7 @@ class Trace(HeldRun):
             raise UsageError(
                 f"{name}() needs a run with numbers, and this one followed shapes alone (fake=True)"
             )
-        return resolved(EXPLANATIONS[name].target)(self, *args, **options)
+        return _resolved(EXPLANATIONS[name].target, f"{name}()")(self, *args, **options)
 
     def release(self) -> None:
         """Let go of the output and of the tensors held for ``check``; the graph and the metrics stay.
@@ -674,13 +675,12 @@ class Trace(HeldRun):
                 "latency(hardware=…) predicts its time, memory() its memory"
             )
         try:
-            return resolved(REPORTS[name].target)(self, **options)
-        except ImportError as error:
+            return _resolved(REPORTS[name].target, f"{name}()")(self, **options)
+        except ModuleNotFoundError as error:
+            # while it is made
             if error.name != "torch":
                 raise
-            raise MissingExtra(
-                f"{name}() needs torch, which is not installed; run: pip install torch"
-            ) from error
+            raise needs_torch(f"{name}()") from error
 
     def help(self, about: str | None = None) -> tuple[Any, ...]:
         """What can be done, and the call for it: all tasks, or those that have the words of ``about``.
@@ -884,3 +884,13 @@ def _inside(scope: int, chosen: set[int], parent: Sequence[int]) -> bool:
         if scope in chosen:
             return True
     return False
+
+
+def _resolved(target: str, what: str = "this") -> Any:
+    """What a row of the tables of reports names; where torch is not there, an error says that ``what`` needs it."""
+    try:
+        return resolved(target)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise needs_torch(what) from error

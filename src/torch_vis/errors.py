@@ -224,6 +224,15 @@ def missing_extra(package: str, extra: str | None = None) -> MissingExtra:
     return MissingExtra(f"{package} is not installed; run: pip install 'torch-vis[{extra or package}]'")
 
 
+def needs_torch(what: str) -> MissingExtra:
+    """The error for something that only works where torch is: a file of a trace opens without it.
+
+    >>> str(needs_torch("gradients()"))
+    'gradients() needs torch, which is not installed; run: pip install torch'
+    """
+    return MissingExtra(f"{what} needs torch, which is not installed; run: pip install torch")
+
+
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 

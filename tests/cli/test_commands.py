@@ -348,10 +348,11 @@ def test_doctor_knows_what_is_missing(cli: Server, monkeypatch: pytest.MonkeyPat
     assert not any(row["broken"] for row in found["extras"].values()), found["extras"]
     from torch_vis.cli.commands import doctor
 
+    assert tv.doctor is doctor.doctor
     have = doctor.version
     monkeypatch.setattr(doctor, "imported", lambda names: ({}, ["cpu"]))
     monkeypatch.setattr(doctor, "version", lambda name: None if name in ("plotly", "onnx") else have(name))
-    poorer = doctor.examine()
+    poorer = tv.doctor()
     assert poorer["ok"] and set(re.findall(r"[\w-]+", poorer["pip"])) >= {"plotly", "onnx"}
     assert "missing: plotly" in doctor._text(poorer)
     monkeypatch.setattr(doctor, "version", lambda name: {"torch": "2.9.1+cpu"}.get(name, have(name)))

@@ -184,6 +184,7 @@ CALLS: dict[str, Callable[[Things], Any]] = {
     "analyze_memory_timeline": lambda it: tv.analyze_memory_timeline(it.fx),
     "analyze_memory_usage": lambda it: tv.analyze_memory_usage(it.model),
     "compare": lambda it: tv.compare(it.trace, it.other),
+    "doctor": lambda it: tv.doctor(),
     "compare_captures": lambda it: tv.compare_captures(
         it.model, it.x, captures=("eager", "fx", "onnx", "stablehlo")
     ),

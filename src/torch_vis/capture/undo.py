@@ -27,7 +27,7 @@ import warnings
 from collections.abc import Callable, Generator
 from contextlib import suppress
 from functools import partial, wraps
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from torch_vis.errors import UsageError
 
@@ -179,8 +179,14 @@ class Context(Generic[T]):
         """One way through the block."""
         return Passage(self._begin, self._ended)
 
-    __enter__: Any = _Method("enter")
-    __exit__: Any = _Method("__exit__")
+    if TYPE_CHECKING:
+        # what a type checker is to know of the two below
+        def __enter__(self) -> T: ...
+        def __exit__(self, *error: object) -> None: ...
+
+    else:
+        __enter__ = _Method("enter")
+        __exit__ = _Method("__exit__")
 
 
 # the ``__exit__`` of a context that can keep an exception of its own from going on

@@ -12,7 +12,7 @@ from torch_vis.cli.import_path import UsersCodeFailed
 from torch_vis.cli.output import Output, in_flags, write
 from torch_vis.cli.parser import overview, parser_of
 from torch_vis.cli.task_table import tasks
-from torch_vis.errors import CheckFailed, GraphError, TorchVisError, UsageError, no_match
+from torch_vis.errors import CheckFailed, GraphError, TorchVisError, UsageError, needs_torch, no_match
 
 FOUND, USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 
@@ -78,6 +78,10 @@ def _answer(words: list[str]) -> int:
             text if isinstance(error, UsersCodeFailed) else in_flags(text),
             FOUND if isinstance(error, (CheckFailed, GraphError)) else USAGE,
         )
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return out.fail(str(needs_torch(f"{PROGRAM} {words[0]}")), USAGE)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter complains when it flushes
         return PIPE_CLOSED

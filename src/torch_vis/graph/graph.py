@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, SupportsIndex, TypeVar, overload
 
 import numpy as np
 
@@ -334,7 +334,11 @@ class Rows(Sequence[RowType], Generic[RowType]):
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __getitem__(self, item: Any) -> Any:
+    @overload
+    def __getitem__(self, item: SupportsIndex) -> RowType: ...
+    @overload
+    def __getitem__(self, item: slice) -> Rows[RowType]: ...
+    def __getitem__(self, item: SupportsIndex | slice) -> RowType | Rows[RowType]:
         if isinstance(item, slice):
             return Rows(self._graph, self._row, self.numbers[item])
         return self._row(self._graph, int(self.numbers[item]))

@@ -25,7 +25,7 @@ from torch_vis.capture.edits import (
 from torch_vis.capture.kept_tensors import Escape, KeptTensors
 from torch_vis.capture.modes import without_gradients
 from torch_vis.errors import CheckFailed, TensorsMissing, UsageError
-from torch_vis.graph.graph import Graph, Node
+from torch_vis.graph.graph import Graph, Node, Scope
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import and_more, many
 from torch_vis.ops.higher_order import BRANCHES
@@ -509,7 +509,7 @@ def _place(trace: HeldRun, divergence: Diverged) -> str:
 
 def _operator(trace: HeldRun, divergence: Diverged) -> str | None:
     """The higher-order operator that looked at a value, if one did."""
-    scope = trace.graph.nodes[divergence.node].scope
+    scope: Scope | None = trace.graph.nodes[divergence.node].scope
     while scope is not None:
         name = scope.type.partition(",")[0]  # what follows is the branch that was not taken
         if scope.kind in ("operator", "function") and name in BRANCHES:

@@ -6,7 +6,7 @@ import inspect
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import torch
 
@@ -27,6 +27,32 @@ SHARD_BYTES = 64 << 20
 PROBED = 4096
 
 
+@overload
+def extract(
+    model: torch.nn.Module,
+    loader: Iterable[Any],
+    *,
+    keep: Any = None,
+    to: PathLike,
+    stats: Mapping[Any, Any] | None = None,
+    call: Callable[[torch.nn.Module, Any], Any] | None = None,
+    until: Any = None,
+    dim: int | Mapping[str, int] = 0,
+    shard_bytes: int = SHARD_BYTES,
+) -> ActivationSet: ...
+@overload
+def extract(
+    model: torch.nn.Module,
+    loader: Iterable[Any],
+    *,
+    keep: Any = None,
+    to: None = None,
+    stats: Mapping[Any, Any] | None = None,
+    call: Callable[[torch.nn.Module, Any], Any] | None = None,
+    until: Any = None,
+    dim: int | Mapping[str, int] = 0,
+    shard_bytes: int = SHARD_BYTES,
+) -> dict[Any, Any]: ...
 def extract(
     model: torch.nn.Module,
     loader: Iterable[Any],
@@ -38,7 +64,7 @@ def extract(
     until: Any = None,
     dim: int | Mapping[str, int] = 0,
     shard_bytes: int = SHARD_BYTES,
-) -> Any:
+) -> ActivationSet | dict[Any, Any]:
     """Run a model over all batches of a loader and write the activations that ``keep`` selects to a folder.
 
     A batch is a tensor, a dictionary of the model's arguments, or a list of them, of which the model is given the first

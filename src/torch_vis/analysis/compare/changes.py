@@ -16,7 +16,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from torch_vis.analysis.compare.align import Alignment
 from torch_vis.analysis.compare.module_deltas import ModuleLists, is_root, module_scopes
@@ -487,7 +486,7 @@ class _ChangeFinder:
                     0 if is_root(side.graph, index) else index
                     for side, index in ((self.a, call), (self.b, call_b))
                 )
-                is_layer = hasattr(torch.nn, before.type)
+                is_layer = _is_of_torch(before.type)
                 details = [] if is_layer else self._details(own_a, own_b)
                 if not is_layer:
                     self.detailed.add((own_a, own_b))
@@ -1025,6 +1024,19 @@ def _names(graph: Graph, nodes: Iterable[int], *, views: bool = False) -> list[s
         for row in rows
         if views or row.name in CHOOSING or ("view" not in row.flags and row.name not in COPIES)
     ]
+
+
+def _is_of_torch(class_name: str) -> bool:
+    """Whether torch has a layer of that name; without torch here, none is known, and what is inside is said as well.
+
+    >>> _is_of_torch("Dropout"), _is_of_torch("Block")
+    (True, False)
+    """
+    try:
+        import torch
+    except ImportError:
+        return False
+    return hasattr(torch.nn, class_name)
 
 
 def _are_casts(what: str, change: str) -> bool:

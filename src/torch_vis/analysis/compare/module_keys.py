@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import torch
 
 from torch_vis.analysis.compare.sides import Side
-from torch_vis.capture.kept_tensors import KeptTensors
-from torch_vis.capture.modes import without_gradients
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import Phase, Role
 from torch_vis.graph.tree import inner_path
+
+if TYPE_CHECKING:
+    from torch_vis.capture.kept_tensors import KeptTensors
 
 # Elements of a tensor that its digest looks at, spread all over it.
 SAMPLES = 512
@@ -232,6 +232,11 @@ def weight_digest(graph: Graph, kept: KeptTensors | None) -> Callable[[int], byt
 
 
 def _sample(graph: Graph, kept: KeptTensors, value: int) -> bytes | None:
+    # traces from files hold no tensors, and are compared without torch
+    import torch
+
+    from torch_vis.capture.modes import without_gradients
+
     number = int(graph.value_storage[value])
     storage = kept.originals.get(number) or kept.storages.get(number)
     type_ = graph.types[int(graph.value_type[value])]

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
 
-from torch_vis.analysis.gradients.tensor_stats import outside_tensors
 from torch_vis.graph.call import short_name
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.lifetimes import ENDING, ZEROING, gradients
 from torch_vis.ops.names import plain_name
 
 if TYPE_CHECKING:
+    import torch
+
     from torch_vis.capture.kept_tensors import KeptTensors
 
 
@@ -80,6 +80,9 @@ def filled_before(graph: Graph, kept: KeptTensors | None) -> dict[str, Accumulat
     result = accumulated(graph)
     if not result:
         return {}
+    # graphs are looked at without torch as well
+    from torch_vis.analysis.gradients.tensor_stats import outside_tensors
+
     before = np.array(sorted({row.before for row in result.values()}), dtype=np.int64)
     empty = {value for value, tensor in outside_tensors(graph, kept, before) if _is_zero(tensor)}
     return {name: row for name, row in result.items() if row.before not in empty}
@@ -88,7 +91,7 @@ def filled_before(graph: Graph, kept: KeptTensors | None) -> dict[str, Accumulat
 def _is_zero(tensor: torch.Tensor) -> bool:
     if tensor.is_nested or tensor.is_meta:
         return False
-    return not bool((tensor if tensor.layout == torch.strided else tensor.to_dense()).any())
+    return not bool((tensor if str(tensor.layout) == "torch.strided" else tensor.to_dense()).any())
 
 
 def accumulation_note(accumulated: Mapping[str, Accumulated], where: str = "") -> str:

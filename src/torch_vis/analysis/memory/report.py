@@ -68,8 +68,9 @@ class LiveTensors(list[Tensor]):
 
     def _told(self, tensor: Tensor) -> str:
         """What a tensor is called; one without a name, by what made it."""
-        result = tensor.name.startswith("%") and tensor.born is not None
-        return f"{tensor.name} of {self._graph.nodes[tensor.born].name}" if result else tensor.name
+        if tensor.born is None or not tensor.name.startswith("%"):
+            return tensor.name
+        return f"{tensor.name} of {self._graph.nodes[tensor.born].name}"
 
     def __str__(self) -> str:
         return "\n".join(table(self.listing())) if self else "nothing is alive"

@@ -7,7 +7,7 @@ import io
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from torch_vis._trace import Trace
 from torch_vis.analysis.ranks.agreement import compared, serve
@@ -30,6 +30,15 @@ JOINED = "the joined ranks"
 CUT_SHORT = ", as far as it went"
 
 
+@overload
+def join(ranks: Trace, *, partial: bool = False, check: bool | None = None) -> World | None: ...
+@overload
+def join(
+    ranks: str | os.PathLike[str] | Iterable[Trace | World | str | os.PathLike[str]],
+    *,
+    partial: bool = False,
+    check: bool | None = None,
+) -> World: ...
 def join(ranks: Any, *, partial: bool = False, check: bool | None = None) -> World | None:
     """The ranks of one job as one ``World``.
 

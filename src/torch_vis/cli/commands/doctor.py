@@ -80,9 +80,31 @@ def add_options(parser: Parser) -> None:
 def run(options: Any, out: Output) -> int:
     """Look, and print what was found."""
     out.say("importing what is installed …")
-    result = examine()
-    out.give(result, _text(result))
+    result = doctor()
+    out.give(result, str(result))
     return int(not result["ok"])
+
+
+class Installation(dict[str, Any]):
+    """What is installed, as plain data that prints as ``torch-vis doctor`` does."""
+
+    def __str__(self) -> str:
+        return _text(self)
+
+    __repr__ = __str__
+
+
+def doctor() -> dict[str, Any]:
+    """What this installation can do: versions, devices, extras that are there, and the pip line for those that are not.
+
+    What is ticked was imported, in a process of its own. It prints as ``torch-vis doctor`` does, and is a dict.
+
+    >>> import torch_vis as tv
+    >>> found = tv.doctor()
+    >>> found["extras"]["pandas"]["for"], str(found).splitlines()[0] == f"torch_vis   {tv.__version__}"
+    ('t.to_pandas()', True)
+    """
+    return Installation(examine())
 
 
 def examine() -> dict[str, Any]:
