@@ -2,7 +2,7 @@
 
     python tools/fuzz_files.py 10000            # so many .tvz and so many .json
     python tools/fuzz_files.py 500 --seed 7     # others; the same seed gives the same files
-    python tools/fuzz_files.py 1000 --kind world --kind activations --kind calibration
+    python tools/fuzz_files.py 1000 --kind world --kind activations --kind calibration --kind weights
 
 Three things are counted, and all of them should be 0: errors that are not ours (from ``load``, or from anything that is
 asked of what was loaded), files that load as other data although their checksum was left as it was, and files that take
@@ -38,6 +38,7 @@ from torch_vis.errors import FileError, TorchVisError
 from torch_vis.formats import FORMATS
 from torch_vis.graph.io import tvz as tvz_file
 from torch_vis.graph.schema import COLUMNS, TABLES
+from torch_vis.graph.text import inert_lines
 
 MOST_TIMES, FREE_BYTES = 20, 16 << 20  # what SECURITY.md promises
 SLOW_FORMATS = ("png", "pdf", "html")  # asked for of one loaded file in ten
@@ -521,6 +522,48 @@ def ask_calibration(path: Path, folder: Path) -> None:
     )  # fmt: skip
 
 
+def make_weights(path: Path) -> list[Path]:
+    """One small model in every file that the explorer reads weights from."""
+    import onnx
+    from onnx import numpy_helper
+    from safetensors.torch import save_file
+
+    path.mkdir()
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU()).eval()
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    torch.save({"model": state, "step": 3, "lr": [0.1, 0.2]}, path / "state.pt")
+    torch.save(state, path / "old.pth", _use_new_zipfile_serialization=False)
+    torch.jit.script(model).save(path / "script.pt")
+    torch.export.save(torch.export.export(model, (torch.ones(2, 3),)), path / "program.pt2")
+    save_file(state, path / "state.safetensors", metadata={"format": "pt"})
+    arrays = [numpy_helper.from_array(tensor.numpy(), name) for name, tensor in state.items()]
+    node = onnx.helper.make_node("Relu", ["x"], ["y"], name="relu")
+    graph = onnx.helper.make_graph([node], "g", [], [], arrays)
+    onnx.save(onnx.helper.make_model(graph), path / "net.onnx")
+    return sorted(path.iterdir())
+
+
+def ask_weights(path: Path, folder: Path) -> None:
+    from torch_vis.interfaces.explorer.file_source import open_file
+    from torch_vis.interfaces.explorer.weight_files import as_data, as_text, compare_weights
+
+    def asked(file: Path) -> None:
+        source = open_file(file)
+        if not inert_lines(text := as_text(source, depth=None)) == text:
+            raise AssertionError(f"{file.name} is shown with what acts on a terminal")
+        json.dumps(as_data(source))
+        _answered(
+            [
+                lambda row=row, look=look: look(row)
+                for row in range(min(len(source.forest), 100))
+                for look in (source.details, source.figures, source.histograms, source.source_code)
+            ]
+        )
+        str(compare_weights(source, open_file(file)))
+
+    _answered([lambda file=file: asked(file) for file in sorted(path.iterdir())])
+
+
 def _answered(questions: list[Callable[[], Any]]) -> None:
     for question in questions:
         try:
@@ -533,6 +576,7 @@ OTHERS = {
     "world": OtherKind(make_world, ask_world),
     "activations": OtherKind(make_activations, ask_activations),
     "calibration": OtherKind(make_calibration, ask_calibration),
+    "weights": OtherKind(make_weights, ask_weights),
 }
 
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -589,3 +590,69 @@ def test_errors_are_documents_as_well_and_tracebacks_are_there_on_request(cli: S
     long = cli("trace", "net.py:make_model", "-i", "2x9", "--traceback")
     assert long.code == 2 and "Traceback" in long.err and 'net.py", line 11' in long.err
     assert cold(folder, "summary", "nothing.tvz") == (2, "", "torch-vis: there is no file 'nothing.tvz'\n")
+
+
+TINY = {
+    "model_type": "bert", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1,
+    "intermediate_size": 8, "vocab_size": 20,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "named", [["pipeline"], ["Trainer"], ["logging"], ["__path__"], [5], "BertModel", 7, {"a": 1}, [[1]]]
+)
+def test_a_configuration_calls_nothing_but_models(tmp_path: Path, named: Any) -> None:
+    """Whatever it calls its architecture, which would be called with the configuration."""
+    pytest.importorskip("transformers")
+    from torch_vis.cli.model_spec import _transformers
+
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, "architectures": named}))
+    assert type(_transformers(str(tmp_path), None)).__name__ == "BertModel"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"attn_implementation": "stranger/kernel"},
+        {"_attn_implementation": "stranger/kernel@main:fn"},
+        {"experts_implementation": "stranger/kernel"},
+    ],
+)
+def test_a_configuration_brings_no_code_from_the_hub(tmp_path: Path, fields: dict[str, str]) -> None:
+    pytest.importorskip("transformers")
+    from torch_vis.cli.model_spec import _transformers
+
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, **fields}))
+    with pytest.raises(tv.errors.UsageError, match="kernels of the Hugging Face hub"):
+        _transformers(str(tmp_path), None)
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"model_type": ["bert"]}', '{"model_type": null}', "7", "\x00"]
+)
+def test_what_is_no_configuration_says_so(tmp_path: Path, text: str) -> None:
+    pytest.importorskip("transformers")
+    from torch_vis.cli.model_spec import _transformers
+
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(tv.errors.UsageError, match=r"model.type"):
+        _transformers(str(tmp_path), None)
+
+
+def test_a_model_of_a_configuration_downloads_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    from huggingface_hub import constants
+
+    from torch_vis.cli.model_spec import _transformers
+
+    was, seen = constants.HF_HUB_OFFLINE, []
+    made = transformers.AutoModel.from_config
+    monkeypatch.setattr(
+        transformers.AutoModel, "from_config",
+        lambda *args, **kwargs: (seen.append(constants.HF_HUB_OFFLINE), made(*args, **kwargs))[1],
+    )  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    _transformers(str(tmp_path), None)
+    assert seen == [True] and was == constants.HF_HUB_OFFLINE

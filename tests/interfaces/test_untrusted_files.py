@@ -610,3 +610,135 @@ def test_elements_that_torch_cannot_compute_with_are_compared_by_their_bytes() -
     source = stored(1, 2)
     for row in range(len(source.forest)):
         source.details(row), source.figures(row), source.histograms(row)
+
+
+# what a path may be, and what a name or an element may be
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+@pytest.mark.parametrize("ending", ["pt", "pt2", "onnx", "safetensors", "bin", "tvz", "json"])
+def test_a_pipe_and_a_device_are_not_waited_for(tmp_path: Path, ending: str) -> None:
+    os.mkfifo(tmp_path / f"pipe.{ending}")
+    os.symlink("/dev/zero", tmp_path / f"device.{ending}")
+    for name in ("pipe", "device"):
+        with pytest.raises(TorchVisError, match="not a regular file"):
+            source_of(tmp_path / f"{name}.{ending}")
+
+
+def test_a_name_that_is_endless_as_text_is_cut(tmp_path: Path) -> None:
+    """A key of a pair of a pair of a pair …, which takes a few hundred bytes in a pickle."""
+    key: Any = (1,)
+    for _ in range(18):
+        key = (key, key)
+    torch.save({key: torch.ones(2), "a": {3: torch.ones(1), None: torch.ones(1)}}, tmp_path / "a.pt")
+    forest = source_of(tmp_path / "a.pt").forest
+    assert max(map(len, forest.paths)) < 200 and {"a.3", "a.None"} <= set(forest.paths)
+
+
+def test_a_pickle_gets_no_more_memory_than_its_file_has_bytes(tmp_path: Path) -> None:
+    """One that announces a text of two gigabytes."""
+    import tracemalloc
+
+    path = tmp_path / "a.pt"
+    path.write_bytes(b"\x80\x02X" + struct.pack("<I", (1 << 31) - 1) + b"abc")
+    tracemalloc.start()
+    try:
+        with pytest.raises(TorchVisError):
+            source_of(path)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_compressed_checkpoint_is_not_expanded(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    buffer = io.BytesIO(saved({"a": torch.zeros(8_000_000)}))
+    with zipfile.ZipFile(buffer) as before, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as after:
+        for entry in before.infolist():
+            after.writestr(entry.filename, before.read(entry), zipfile.ZIP_DEFLATED)
+    with pytest.raises(TorchVisError, match="compressed"):
+        source_of(path)
+
+
+def test_a_plain_checkpoint_of_an_older_torch_opens(tmp_path: Path) -> None:
+    state = {"a": torch.arange(4.0), "b": torch.ones(2, 3, dtype=torch.bfloat16), "step": 3}
+    (tmp_path / "a.pth").write_bytes(saved(state, _use_new_zipfile_serialization=False))
+    (tmp_path / "b.pt").write_bytes(saved(state))
+    assert compare_weights(source_of(tmp_path / "a.pth"), source_of(tmp_path / "b.pt")).same
+
+
+def onnx_of(path: Path, *tensors: Any) -> Path:
+    onnx = pytest.importorskip("onnx")
+    graph = onnx.GraphProto(name="g", initializer=tensors)
+    path.write_bytes(onnx.ModelProto(ir_version=8, graph=graph).SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize("elements", [1, 3])
+@pytest.mark.parametrize(
+    ("kind", "width", "dtype"),
+    [
+        ("BFLOAT16", 2, "bfloat16"),
+        ("FLOAT8E4M3FN", 1, "float8_e4m3fn"),
+        ("FLOAT8E5M2", 1, "float8_e5m2"),
+        ("INT4", 1, "int4"),
+        ("UINT4", 1, "uint4"),
+        ("FLOAT4E2M1", 1, "float4_e2m1fn"),
+    ],
+)
+def test_onnx_elements_that_numpy_has_from_elsewhere_are_read(
+    tmp_path: Path, kind: str, width: int, dtype: str, elements: int
+) -> None:
+    onnx = pytest.importorskip("onnx")
+
+    def tensor(byte: bytes) -> Any:
+        data_type = getattr(onnx.TensorProto, kind)
+        return onnx.TensorProto(
+            name="w", data_type=data_type, dims=[elements], raw_data=byte * elements * width
+        )
+
+    one, other = onnx_of(tmp_path / "a.onnx", tensor(b"\x11")), onnx_of(tmp_path / "b.onnx", tensor(b"\x22"))
+    source = source_of(one)
+    (shown,) = source.figures(source.forest.paths.index("initializers.w"))
+    assert shown.dtype == dtype and shown.shape == (elements,) and shown.figures is not None
+    assert compare_weights(source, source_of(one)).same
+    assert [pair.change for pair in compare_weights(source, source_of(other)).different] == ["values"]
+
+
+def test_onnx_words_are_values_and_not_tensors(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    words = onnx.TensorProto(name="words", data_type=onnx.TensorProto.STRING, dims=[2])
+    words.string_data.extend([b"yes", b"\xff"])
+    source = source_of(onnx_of(tmp_path / "a.onnx", words))
+    row = source.forest.paths.index("initializers.words")
+    assert source.forest.texts["value"](row) == "['yes', '�']" and not source.details(row).tensors
+
+
+def test_onnx_names_that_are_no_text_are_shown(tmp_path: Path) -> None:
+    """Protobuf gives bytes where a name is no UTF-8."""
+    onnx = pytest.importorskip("onnx")
+    node = onnx.helper.make_node("Relu", ["in"], ["out"], name="nameXX")
+    path = onnx_of(tmp_path / "a.onnx")
+    graph = onnx.GraphProto(name="g", node=[node])
+    data = onnx.ModelProto(ir_version=8, graph=graph).SerializeToString()
+    path.write_bytes(data.replace(b"nameXX", b"name\xff\xfe").replace(b"out", b"\xff\xfe\xfd"))
+    assert any(path.startswith("nodes.name") for path in source_of(path).forest.paths)
+
+
+def test_the_table_of_a_safetensors_file_is_not_read_for_each_tensor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    safetensors = pytest.importorskip("safetensors")
+    from safetensors.torch import save_file
+
+    for name in ("a", "b"):
+        save_file({f"w{number}": torch.ones(2) for number in range(30)}, tmp_path / f"{name}.safetensors")
+    left, right = source_of(tmp_path / "a.safetensors"), source_of(tmp_path / "b.safetensors")
+    opened, safe_open = [], safetensors.safe_open
+    monkeypatch.setattr(
+        safetensors, "safe_open", lambda *args, **kwargs: (opened.append(args), safe_open(*args, **kwargs))[1]
+    )
+    assert compare_weights(left, right).same and len(opened) <= 2
+    # what has been written anew meanwhile is read anew
+    save_file({f"w{number}": torch.zeros(2) for number in range(30)}, tmp_path / "b.safetensors")
+    assert len(compare_weights(left, right).different) == 30

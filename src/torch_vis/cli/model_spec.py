@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from torch_vis.capture.undo import Undo, context
 from torch_vis.cli import import_path as named
 from torch_vis.cli.import_path import UsersCodeFailed, users_code
 from torch_vis.cli.parser import Parser
@@ -81,17 +82,58 @@ def _transformers(config: str, class_name: str | None) -> Any:
         import transformers
     except ImportError as error:
         raise missing_library("transformers") from error
-    configuration = _configuration(config)
-    wanted = (
-        class_name or next(iter(getattr(configuration, "architectures", None) or ()), None) or "AutoModel"
-    )
-    factory = getattr(transformers, wanted, None)
-    if factory is None:
-        if class_name:
-            near = [name for name in dir(transformers) if "Model" in name]
-            raise no_match("class of transformers", class_name, near)
-        factory = transformers.AutoModel
-    return factory.from_config(configuration) if wanted.startswith("AutoModel") else factory(configuration)
+    with _offline():
+        configuration = _configuration(config)
+        _refuse_kernels(config, configuration)
+        named = getattr(configuration, "architectures", None)
+        wanted = class_name or (named[0] if isinstance(named, (list, tuple)) and named else None)
+        factory: Any = getattr(transformers, wanted, None) if isinstance(wanted, str) else None
+        # a configuration may name whatever there is in transformers, and only models are to be called
+        if not _makes_models(factory):
+            if class_name:
+                near = [name for name in dir(transformers) if "Model" in name]
+                raise no_match("class of transformers", class_name, near)
+            factory = transformers.AutoModel
+        if issubclass(factory, transformers.PreTrainedModel):
+            return factory(configuration)
+        return factory.from_config(configuration, trust_remote_code=False)
+
+
+def _makes_models(factory: Any) -> bool:
+    """Whether something of transformers is a class of models, or one that finds the class for a configuration."""
+    from transformers import AutoModel, PreTrainedModel
+
+    of_models = (PreTrainedModel, AutoModel.__mro__[1])
+    return isinstance(factory, type) and issubclass(factory, of_models)
+
+
+@context
+def _offline(undo: Undo) -> None:
+    """A stretch in which nothing is downloaded, whatever a configuration names."""
+    from huggingface_hub import constants
+
+    undo.set(constants, "HF_HUB_OFFLINE", True)
+
+
+def _refuse_kernels(config: str, configuration: Any) -> None:
+    """Raise for a configuration, or a part of one, that names kernels of the hub: those are code of others."""
+    from transformers import PretrainedConfig
+
+    parts: list[Any] = []
+    waiting = [configuration]
+    while waiting:
+        part = waiting.pop()
+        if not any(part is known for known in parts):
+            parts.append(part)
+            waiting += [value for value in vars(part).values() if isinstance(value, PretrainedConfig)]
+    for part in parts:
+        for kind in ("attn", "experts"):
+            name = getattr(part, f"_{kind}_implementation", None)
+            if isinstance(name, str) and name not in ("eager", "sdpa") and set(name) & set("/:@|"):
+                raise UsageError(
+                    f"{config} names kernels of the Hugging Face hub ({name!r}), which are code and would be "
+                    f"downloaded: set {kind}_implementation to 'eager' in it"
+                )
 
 
 def _configuration(config: str) -> Any:
@@ -103,7 +145,7 @@ def _configuration(config: str) -> Any:
     if config in CONFIG_MAPPING:
         return CONFIG_MAPPING[config]()
     try:
-        return AutoConfig.from_pretrained(config, local_files_only=True)
+        return AutoConfig.from_pretrained(config, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError):  # neither cached nor a configuration that transformers can read
         known = sorted(CONFIG_MAPPING)
         stem = next((name for name in sorted(known, key=len, reverse=True) if config.startswith(name)), None)
@@ -127,9 +169,9 @@ def _read(path: str) -> Any:
         with open(file, encoding="utf-8") as opened:
             content = json.load(opened)
         kind = content["model_type"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"{file} is no configuration of transformers: it names no model_type") from error
-    if kind not in CONFIG_MAPPING:
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         raise no_match("model type of transformers", str(kind), CONFIG_MAPPING)
     return CONFIG_MAPPING[kind].from_dict(content)
 
@@ -724,7 +766,7 @@ def make(world: FakeTensorMode, factory: Callable[[], Made]) -> Made:
 def _registered_as_fake(world: FakeTensorMode) -> Passage[None]:
     import torch
 
-    from torch_vis.capture.undo import Undo, context
+    from torch_vis.capture.undo import context
 
     before = torch.nn.Module.register_parameter
 

@@ -385,6 +385,7 @@ def test_a_folder_that_is_written_again_gives_what_is_in_it_now(tmp_path: Path) 
         (b"[[0, 2, 0]]", b"[[7, 2, 0]]"),
         (b"[[0, 2, 0]]", b"[[0, 9223372036854775808, 0]]"),
         (b'"first": 0', b'"first": "x"'),
+        (b"null]", b"0]"),
     ],
 )
 def test_a_damaged_journal_is_one_error_of_ours(tmp_path: Path, old: bytes, new: bytes) -> None:

@@ -99,6 +99,8 @@ class Shard(NamedTuple):
             batches = [Batch(*row) for row in record["batches"]]
             segments = [Segment(*row) for row in record["segments"]]
             for batch in batches:
+                if batch.ids is not None and type(batch.ids) is not list:
+                    raise ValueError("the numbers of a batch's samples are no list")
                 _check_numbers(batch.samples, batch.checksum, *(batch.ids or ()))
             for row in segments:
                 _check_numbers(row.call, row.path, row.start, *row.shape, *chain.from_iterable(row.rows))

@@ -68,7 +68,7 @@ def _target(path: PathLike) -> Path:
 @contextmanager
 def reading(path: PathLike) -> Iterator[BinaryIO]:
     """A file to read from; ``FileError`` says why there is none."""
-    _check_regular(path)
+    check_regular(path)
     try:
         with open(path, "rb") as file:
             yield file
@@ -78,7 +78,7 @@ def reading(path: PathLike) -> Iterator[BinaryIO]:
         raise FileError(f"cannot read {path}: {_reason(error)}") from error
 
 
-def _check_regular(path: PathLike) -> None:
+def check_regular(path: PathLike) -> None:
     """Raise for what is no file: a pipe or a device may have no end, or one to wait for."""
     try:
         mode = os.stat(path).st_mode

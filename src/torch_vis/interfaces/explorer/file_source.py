@@ -6,11 +6,13 @@ pickles are read as weights alone and archives from their own tables, which run 
 
 from __future__ import annotations
 
+import io
 import logging
 import math
 import operator
 import os
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,17 @@ import torch
 
 from torch_vis.capture.tensor_contents import contents_of, histogram_of, unseen
 from torch_vis.capture.undo import Undo, context, without_warnings
-from torch_vis.errors import CorruptFile, FileError, NotOurFile, UsageError, missing_extra
+from torch_vis.errors import CorruptFile, NotOurFile, UsageError, missing_extra
+from torch_vis.graph.io.atomic import check_regular
 from torch_vis.graph.io.world import is_world
 from torch_vis.graph.text import count, many, size
-from torch_vis.interfaces.explorer.archives import Archive, NotUnderstood, read_exported, read_script
+from torch_vis.interfaces.explorer.archives import (
+    TABLE_BYTES,
+    Archive,
+    NotUnderstood,
+    read_exported,
+    read_script,
+)
 from torch_vis.replay.activation_file import DTYPES
 from torch_vis.views.terminal.forest import Forest, Sharing, share
 from torch_vis.views.terminal.source import Bars, Details, Source, TensorRow, sizes
@@ -30,6 +39,7 @@ from torch_vis.views.terminal.source import Bars, Details, Source, TensorRow, si
 WEIGHTS = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".safetensors", ".pt2", ".onnx")
 OF_SAFETENSORS = {code: dtype for dtype, code in DTYPES.items()}
 FEW = 6  # of a list that a row shows
+LONGEST_KEY = 120  # letters of a name that is no text
 LONGEST = 128  # bits of a number that is written out
 PLAIN = (int, float, complex, str, bool, bytes, type(None))
 LEVELS = 100  # of a tree of names; what a file nests deeper is no model
@@ -207,10 +217,7 @@ class StateSource(Source):
 def open_file(path: str | os.PathLike[str], *, trust: bool = False) -> Source:
     """The source that a file holds, by its ending."""
     name = os.fspath(path)
-    if not os.path.exists(name):
-        raise FileError(f"cannot read {name}: there is no such file")
-    if os.path.isdir(name):
-        raise FileError(f"cannot read {name}: it is a directory; name a file in it")
+    check_regular(name)
     ending = os.path.splitext(name)[1].lower()
     if ending == ".tvz" and is_world(name):
         from torch_vis.analysis.ranks.world import World
@@ -245,7 +252,22 @@ def _of_torch(path: str, trust: bool, ending: str) -> Source:
         raise NeedsTrust(path, reason=f"{UNKNOWN_FORM} ({error}); {LOADER}") from error
     if ending == ".pt2":
         raise CorruptFile(f"cannot read {path}: it is no exported program, which is an archive of tables")
+    if (
+        archive is not None
+        and not trust
+        and any(entry.file_size > _most(entry) for entry in archive.records.values())
+    ):
+        raise CorruptFile(
+            f"cannot read {path}: it is compressed, which torch.save does not do, and would be far larger"
+        )
     return _pickled(path, trust)
+
+
+def _most(entry: Any) -> int:
+    """The bytes that a record of an archive may have; what is not compressed has those that it takes."""
+    import zipfile
+
+    return int(entry.compress_size) if entry.compress_type == zipfile.ZIP_STORED else TABLE_BYTES
 
 
 def _archive(path: str) -> Archive | None:
@@ -264,10 +286,13 @@ def _pickled(path: str, trust: bool) -> Source:
 
     if _start(path)[:4] != b"PK\x03\x04" and _start(path)[:1] != b"\x80":
         raise CorruptFile(f"cannot read {path}: it is neither what torch.save writes nor a pickle")
+    is_archive = _start(path) == b"PK\x03\x04"
     try:
-        loaded: Any = torch.load(
-            path, map_location="cpu", weights_only=True, mmap=_start(path) == b"PK\x03\x04"
-        )
+        if is_archive:
+            loaded: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        else:
+            with io.FileIO(path) as raw, _Bounded(raw) as file:
+                loaded = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         if not trust:
             raise NeedsTrust(path) from error
@@ -285,6 +310,14 @@ def _pickled(path: str, trust: bool) -> Source:
     return StateSource(
         title, loaded if isinstance(loaded, Mapping) else {str(at): item for at, item in enumerate(loaded)}
     )
+
+
+class _Bounded(io.BufferedReader):
+    """A file that has no more bytes than it has: others make room for all that a pickle asks for."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        left = max(0, os.fstat(self.fileno()).st_size - self.tell())
+        return super().read(left if size is None or size < 0 else min(size, left))
 
 
 def _trusted(path: str) -> Any:
@@ -349,15 +382,24 @@ def _safetensors(path: str) -> Source:
 
 def _safe_loader(path: str, name: str) -> Any:
     def load() -> Any:
-        from safetensors import SafetensorError, safe_open
+        from safetensors import SafetensorError
 
         try:
-            with safe_open(path, framework="pt") as file:
-                return file.get_tensor(name)
+            status = os.stat(path)
+            return _opened(path, status.st_ino, status.st_size, status.st_mtime_ns).get_tensor(name)
         except (SafetensorError, OSError, RuntimeError) as error:
             raise CorruptFile(f"cannot read {name} of {path}: {error}") from error
 
     return load
+
+
+# every tensor of two files may be asked for, and whoever opens one anew reads the table of all of them each time
+@lru_cache(maxsize=2)
+def _opened(path: str, *state: int) -> Any:
+    """A safetensors file, open as long as it is the same and one of the last two that were read."""
+    from safetensors import safe_open
+
+    return safe_open(path, framework="pt")
 
 
 def _exported(path: str, archive: Archive, trust: bool) -> Source:
@@ -414,7 +456,7 @@ def _onnx(path: str) -> Source:
     try:
         import onnx
         from onnx import numpy_helper
-        from onnx.external_data_helper import uses_external_data
+        from onnx.external_data_helper import ExternalDataInfo, uses_external_data
     except ImportError as error:
         raise missing_extra("onnx") from error
     try:
@@ -429,34 +471,59 @@ def _onnx(path: str) -> Source:
         def load() -> Any:
             # what the tables say need not be so, and what lies in another file need not be there or allowed
             try:
-                return torch.from_numpy(np.array(numpy_helper.to_array(tensor, base)))
+                if uses_external_data(tensor):
+                    check_regular(os.path.join(base, ExternalDataInfo(tensor).location))
+                return _from_numpy(np.array(numpy_helper.to_array(tensor, base)))
             except Exception as error:
-                what = f"{tensor.name} of {path}: {str(error).partition(chr(10))[0]}"
+                what = f"{_text(tensor.name)} of {path}: {str(error).partition(chr(10))[0]}"
                 raise CorruptFile(f"cannot read {what}") from error
 
         return load
 
     state: dict[str, Any] = {}
     for tensor in model.graph.initializer:
+        name = _text(tensor.name)
+        if tensor.data_type == onnx.TensorProto.STRING:
+            texts = [_text(text) for text in tensor.string_data]
+            state[f"initializers.{name}"] = texts if tensor.dims else "".join(texts)
+            continue
         try:
             dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptFile(
-                f"cannot read {path}: {tensor.name} has the element type {tensor.data_type}, which ONNX has none of"
+                f"cannot read {path}: {name} has the element type {tensor.data_type}, which ONNX has none of"
             ) from error
         nbytes = math.prod(tensor.dims) * dtype.itemsize
         stored = Stored(tensor.dims, str(dtype), nbytes, loader(tensor))
         if stored.numel == 1 and not uses_external_data(tensor):
             stored.scalar = scalar_of(stored.load())
-        state[f"initializers.{tensor.name}"] = stored
+        state[f"initializers.{name}"] = stored
     for number, node in enumerate(model.graph.node):
-        label = node.name or f"{node.op_type}_{number}"
+        kind = _text(node.op_type)
+        label = _text(node.name) or f"{kind}_{number}"
         state[f"nodes.{label.strip('/').replace('/', '.')}"] = OnnxNode(
-            node.op_type, list(node.input), list(node.output)
+            kind, [_text(name) for name in node.input], [_text(name) for name in node.output]
         )
-    opsets = ", ".join(f"{opset.domain or 'ai.onnx'} {opset.version}" for opset in model.opset_import)
-    facts = [f"{len(model.graph.node):,} nodes", f"opset {opsets}", model.producer_name]
+    opsets = ", ".join(f"{_text(opset.domain) or 'ai.onnx'} {opset.version}" for opset in model.opset_import)
+    facts = [f"{len(model.graph.node):,} nodes", f"opset {opsets}", _text(model.producer_name)]
     return StateSource(Path(path).name, state, facts=[fact for fact in facts if fact])
+
+
+def _text(text: str | bytes) -> str:
+    """A text of a protobuf, which gives bytes where they are no UTF-8."""
+    return text if isinstance(text, str) else text.decode("utf-8", "replace")
+
+
+def _from_numpy(array: np.ndarray) -> torch.Tensor:
+    """A tensor with these elements, also of the types that numpy has from a package of their own."""
+    try:
+        return torch.from_numpy(array)
+    except TypeError:
+        dtype = getattr(torch, array.dtype.name, None)
+        if isinstance(dtype, torch.dtype) and dtype.is_floating_point:
+            return torch.from_numpy(array.view(f"u{array.dtype.itemsize}")).view(dtype)
+        # of fewer bits than a byte: each of them is one of these
+        return torch.from_numpy(array.astype(np.float32))
 
 
 class OnnxNode:
@@ -472,7 +539,9 @@ class OnnxNode:
 def _leaves(title: str, state: Mapping[str, Any]) -> dict[str, Any]:
     """Every value that is no container, under its dotted name."""
     leaves: dict[str, Any] = {}
-    stack: list[tuple[str, Any, int]] = [(str(key), value, 1) for key, value in reversed(list(state.items()))]
+    stack: list[tuple[str, Any, int]] = [
+        (_key(key), value, 1) for key, value in reversed(list(state.items()))
+    ]
     busy: set[int] = set()
     while stack:
         name, value, depth = stack.pop()
@@ -487,10 +556,15 @@ def _leaves(title: str, state: Mapping[str, Any]) -> dict[str, Any]:
         elif isinstance(value, (Mapping, list, tuple)) and len(value) and id(value) not in busy:
             busy.add(id(value))
             pairs = value.items() if isinstance(value, Mapping) else enumerate(value)
-            stack.extend((f"{name}.{key}", item, depth + 1) for key, item in reversed(list(pairs)))
+            stack.extend((f"{name}.{_key(key)}", item, depth + 1) for key, item in reversed(list(pairs)))
         else:
             leaves[name] = value
     return leaves
+
+
+def _key(key: Any) -> str:
+    """What a key of a dictionary is called: a pair of pairs may be short in a file and endless as text."""
+    return key if isinstance(key, str) else written(key, LONGEST_KEY)
 
 
 def _branches(title: str, leaves: Mapping[str, Any]) -> tuple[Any, ...]:
