@@ -529,7 +529,7 @@ export class Shell {
     app.room = wanted.room ?? view.room;
     app.lower = wanted.lower;
     app.spread = wanted.spread;
-    let seen: Box | null = null;
+    let seen: Box[] = [];
     if (wanted.open || wanted.node >= 0 || wanted.selected) await app.relayout();
     else seen = await openFirstView(app, view);
     if (wanted.heat) app.setHeat(wanted.heat);

@@ -41,6 +41,7 @@ RULES = (
     (re.compile(r"_backward_data$"), "_backward"),
     (re.compile(r"(?<=[a-z])_forward$"), ""),
 )
+NUMBER_AT_END = re.compile(r"\d+$")
 OUTSIDE = "outside any module"
 LONGEST_HEAD = 48
 MOST_RUNS = 4
@@ -146,8 +147,8 @@ class ScopeLabels:
     def step(self, rows: Any) -> str:
         """What a repeated step of several elements is called; ``rows`` has one row of elements for each time.
 
-        A loop of the program is called after its line, and one that calls a single module after that. An optimizer's
-        step is called after what it does to each parameter.
+        A loop of the program is called after its line, and one that calls a single module, or modules that differ in
+        their number alone, after those. An optimizer's step is called after what it does to each parameter.
         """
         graph, first = self.graph, rows[0]
         operations = first[first >= 0]
@@ -156,7 +157,8 @@ class ScopeLabels:
             return "update of one parameter"
         of_modules = [scope for scope in calls.tolist() if self._is_module(scope)]
         modules = {int(graph.scope_module[scope]) for scope in of_modules}
-        if len(modules) == 1:
+        stems = {NUMBER_AT_END.sub("", self.of(scope)) for scope in of_modules}
+        if len(modules) == 1 or (len(stems) == 1 and len(of_modules) == len(first)):
             scopes = (~element for row in rows for element in row.tolist() if element < 0)
             return span_label(self.of(scope) for scope in scopes if self._is_module(scope))
         loop = loop_of(graph, operations) or loop_of(graph, self._begun(operations, calls))

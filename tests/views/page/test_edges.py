@@ -70,6 +70,22 @@ def test_a_line_that_leaves_a_module_has_the_shape_that_the_module_returned(
     assert shapes["query", inside] == "f32[2, 5, 8]"
 
 
+def test_a_box_of_backward_has_the_shape_of_the_gradient_that_it_hands_on(
+    show: Callable[[Any], Page],
+) -> None:
+    """Not that of its bias, which happens to be computed last; where nothing is handed on, that of its weight."""
+    model = nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 3))
+    page = show(tv.trace(model, torch.ones(5, 4), backward=True))
+    page.js("return P.open('Sequential')")
+    shapes = {box["name"]: box["shape"] for box in page.boxes(phase="backward", kind="module")}
+    assert shapes == {
+        "Sequential": "f32[6, 4]",
+        "Linear 2": "f32[5, 6]",
+        "GELU 1": "f32[5, 6]",
+        "Linear 0": "f32[6, 4]",
+    }
+
+
 def test_gradients_of_two_calls_that_add_up_say_so(show: Callable[[Any], Page]) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
 

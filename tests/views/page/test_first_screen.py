@@ -93,6 +93,79 @@ def test_a_training_loop_keeps_the_promise(driver: Any, tmp_path: Path) -> None:
     keeps_its_promise(driver, tmp_path / "run.html")
 
 
+class Layer(nn.Module):
+    """Two branches that are added to what passes, as in a transformer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm_of_attention, self.attention = nn.LayerNorm(8), nn.Linear(8, 8)
+        self.norm_of_feed_forward, self.feed_forward = nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.norm_of_attention(x))
+        return x + self.feed_forward(self.norm_of_feed_forward(x))
+
+
+class Language(nn.Module):
+    """Embeddings, layers and a head, each level of modules in another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places, self.drop = nn.Embedding(20, 8), nn.Embedding(20, 8), nn.Dropout(0.1)
+        self.layers, self.last_norm = nn.ModuleList(Layer() for _ in range(6)), nn.LayerNorm(8)
+        self.head = nn.Linear(8, 20)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(ids.shape[1]) + 1
+        x = self.drop(self.words(ids) + self.places(places))
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.last_norm(x))
+
+
+def test_of_a_training_step_the_model_is_shown_from_its_beginning(driver: Any, tmp_path: Path) -> None:
+    """Beside what backward and the optimizer do, and not cut for their sake."""
+    model = Language()
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+
+    def step(ids: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), ids.flatten())
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    tv.trace(step, torch.ones(2, 5, dtype=torch.long)).save(tmp_path / "run.html")
+    for size in SIZES:
+        screen = look(driver, tmp_path / "run.html", size)
+        assert breaches(screen) == []
+        left, top, _, _ = screen["state"]["canvas"]
+        (frame,) = [box for box in screen["boxes"] if box["name"] == "Language" and box["column"] == 0]
+        assert frame["opening"] != "closed" and frame["rect"][0] >= left and frame["rect"][1] >= top, size
+        optimizing, backward = (
+            next(box for box in screen["boxes"] if box["phase"] == phase)
+            for phase in ("optimizer", "backward")
+        )
+        assert optimizing["rect"][1] < backward["rect"][1] or optimizing["rect"][0] > backward["rect"][0]
+
+
+class Shifted(nn.Module):
+    """Every second one rolls what it gets."""
+
+    def __init__(self, by: int) -> None:
+        super().__init__()
+        self.by, self.inner = by, nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(torch.roll(x, self.by, -1) if self.by else x)
+
+
+def test_blocks_that_alternate_are_called_by_their_class_and_numbers(show: Callable[[Any], Page]) -> None:
+    page = show(tv.trace(nn.Sequential(*(Shifted(place % 2) for place in range(6))), torch.ones(2, 8)))
+    (fold,) = page.boxes(kind="fold")
+    assert (fold["name"], fold["count"]) == ("Shifted 0–5", 3)
+
+
 def test_a_function_without_modules_shows_what_it_runs(show: Callable[[Any], Page]) -> None:
     page = show(tv.trace(lambda x: (x @ x.T).softmax(-1).relu().sum(), torch.ones(3, 4)))
     assert {box["call"] for box in page.boxes()} <= {"", "function"}
@@ -105,7 +178,7 @@ def test_a_breach_is_found() -> None:
     box = {
         "id": "0", "column": 0, "parent": "", "kind": "module", "name": "fc", "type": "Linear", "shape": "f32[2]",
         "opening": "closed", "rect": [0, 0, 40, 20], "time": 5, "fontPx": 9, "hasOutput": True, "isAdded": False,
-        "isRepeat": True, "operations": 1, "call": "module",
+        "isRepeat": True, "operations": 1, "call": "module", "phase": "forward",
     }  # fmt: skip
     text = {"text": "fc", "x": 5, "y": 5, "size": 9.0}
     state = {"canvas": [0, 0, 1000, 500], "canOpen": True}

@@ -248,6 +248,11 @@ export class Run {
     return this.tables.types[this.valueType[value]];
   }
 
+  /** How many numbers a tensor has. */
+  elements(value: number): number {
+    return this.type(value)[1].reduce((product, size) => product * size, 1);
+  }
+
   typeText(value: number): string {
     return typeText(this.type(value));
   }

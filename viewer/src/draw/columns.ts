@@ -6,7 +6,7 @@ import type { Room } from "../layout/layered.ts";
 import type { Picture } from "../tree/picture.ts";
 import { READABLE } from "./fitting.ts";
 import { headerParts } from "./measure.ts";
-import { COLUMN_GAP, ROW_GAP, rowSize, Scene, TITLE_ROOM, type Placed } from "./scene.ts";
+import { COLUMN_GAP, Scene, shelvesSize, TITLE_ROOM, type Placed, type Shelf } from "./scene.ts";
 
 export interface Part {
   picture: Picture;
@@ -23,42 +23,75 @@ const MUCH_BETTER = 1.15;
 export async function laidOut(client: LayoutClient, parts: Part[], room: Room, spread = 1): Promise<Scene> {
   const high = room.h - TITLE_ROOM;
   const wide = room.w - COLUMN_GAP * (parts.length - 1);
-  const even = parts.map(() => wide / Math.max(1, parts.length));
-  let results = await arranged(client, parts, even, high, spread);
+  const even = parts.map(() => ({ w: wide / Math.max(1, parts.length), h: high }));
+  let results = await arranged(client, parts, even, spread);
   const sizes = results.map(([{ width, height }]) => ({ width, height }));
-  const needy = sizes.flatMap(({ width, height }, i) => (height > high || width > even[i] ? [i] : []));
-  const spare = wide - sizes.reduce((sum, { width }, i) => sum + (needy.includes(i) ? even[i] : width), 0);
+  const needy = sizes.flatMap(({ width, height }, i) => (height > high || width > even[i].w ? [i] : []));
+  const spare = wide - sizes.reduce((sum, { width }, i) => sum + (needy.includes(i) ? even[i].w : width), 0);
   const cells = parts.reduce((sum, { picture }) => sum + picture.items.length, 0);
   if (needy.length && needy.length < parts.length && spare > 60 && cells <= FEW) {
-    const shares = even.map((share, i) => (needy.includes(i) ? share + spare / needy.length : share));
-    results = await arranged(client, parts, shares, high, spread);
+    const shares = even.map(({ w, h }, i) => ({ w: needy.includes(i) ? w + spare / needy.length : w, h }));
+    results = await arranged(client, parts, shares, spread);
   }
-  const placed = parts.map((part, i) => ({ ...part, results: results[i] }));
-  return new Scene(placed, shelvesOf(placed, room));
+  let best = shelved(parts, results, room);
+  if (best.scale < READABLE && parts.length > 2 && cells <= FEW) {
+    const other = await stacked(client, parts, best.results, room, spread);
+    if (other.scale >= Math.min(READABLE, best.scale * MUCH_BETTER)) best = other;
+  }
+  parts.forEach(({ picture }, i) => {
+    for (const spec of picture.specs) resize(spec, best.results[i]);
+  });
+  return new Scene(placedOf(parts, best.results), best.shelves);
+}
+
+/** Parts that are laid out, where they stand, and how large they can be drawn. */
+interface Arrangement {
+  results: FrameResult[][];
+  shelves: Shelf[];
+  scale: number;
+}
+
+function placedOf(parts: Part[], results: FrameResult[][]): Placed[] {
+  return parts.map((part, i) => ({ ...part, results: results[i] }));
+}
+
+function scaleOf(parts: Placed[], shelves: Shelf[], room: Room): number {
+  const { w, h } = shelvesSize(parts, shelves);
+  return Math.min(room.w / w, room.h / h);
 }
 
 /** Side by side, unless that is too wide to be read, and rows can be read or are much better. */
-function shelvesOf(parts: Placed[], room: Room): number[] {
-  const scaleOf = (shelves: number[]): number => {
-    let [first, w, h] = [0, 0, -ROW_GAP];
-    for (const count of shelves) {
-      const size = rowSize(parts.slice(first, first + count));
-      w = Math.max(w, size.w);
-      h += size.h + ROW_GAP;
-      first += count;
+function shelved(parts: Part[], results: FrameResult[][], room: Room): Arrangement {
+  const placed = placedOf(parts, results);
+  let shelves = [parts.map(() => 1)];
+  const beside = scaleOf(placed, shelves, room);
+  let scale = beside;
+  if (beside < READABLE && parts.length > 1 && parts.length <= MOST_IN_ROWS) {
+    let most = Math.min(READABLE, beside * MUCH_BETTER);
+    for (const counts of splits(parts.length)) {
+      const rows = counts.map((count) => new Array<number>(count).fill(1));
+      const reached = scaleOf(placed, rows, room);
+      if (reached >= most) [shelves, most, scale] = [rows, reached, reached];
     }
-    return Math.min(room.w / w, room.h / h);
-  };
-  let best = [parts.length];
-  if (parts.length < 2 || parts.length > MOST_IN_ROWS) return best;
-  const beside = scaleOf(best);
-  if (beside >= READABLE) return best;
-  let most = Math.min(READABLE, beside * MUCH_BETTER);
-  for (const shelves of splits(parts.length)) {
-    const scale = scaleOf(shelves);
-    if (scale >= most) [best, most] = [shelves, scale];
   }
-  return best;
+  return { results, shelves, scale };
+}
+
+/** The first with the height of the window to itself, and the others one above another beside it. */
+async function stacked(
+  client: LayoutClient,
+  parts: Part[],
+  results: FrameResult[][],
+  room: Room,
+  spread: number,
+): Promise<Arrangement> {
+  const others = placedOf(parts, results).slice(1);
+  const beside = shelvesSize(others, [[others.length]]).w;
+  const rest = Math.max(room.w / 3, room.w - COLUMN_GAP - beside);
+  const [first] = await arranged(client, parts.slice(0, 1), [{ w: rest, h: room.h - TITLE_ROOM }], spread);
+  const all = [first, ...results.slice(1)];
+  const shelves = [[1, others.length]];
+  return { results: all, shelves, scale: scaleOf(placedOf(parts, all), shelves, room) };
 }
 
 /** All ways to cut a row of so many into rows. */
@@ -67,19 +100,14 @@ function splits(count: number): number[][] {
   return Array.from({ length: count }, (_, i) => splits(count - i - 1).map((rest) => [i + 1, ...rest])).flat();
 }
 
-async function arranged(
-  client: LayoutClient,
-  parts: Part[],
-  widths: number[],
-  h: number,
-  spread: number,
-): Promise<FrameResult[][]> {
+async function arranged(client: LayoutClient, parts: Part[], rooms: Room[], spread: number): Promise<FrameResult[][]> {
   let base = 0;
   const specs = parts.flatMap(({ picture }, number) => {
     const first = base;
     base += picture.specs.length;
     // What is large anyway is laid out in the window's own shape, whatever stands beside it.
-    const w = picture.frames.length > MANY_FRAMES ? widths.reduce((a, b) => a + b, 0) : widths[number];
+    const { w: share, h } = rooms[number];
+    const w = picture.frames.length > MANY_FRAMES ? rooms.reduce((sum, room) => sum + room.w, 0) : share;
     return picture.specs.map((spec, i) => ({
       ...spec,
       ...(i ? headerParts(picture.items[picture.frames[i].item].box) : {}),
@@ -95,7 +123,6 @@ async function arranged(
   return parts.map(({ picture }) => {
     const own = results.slice(at, at + picture.specs.length);
     at += picture.specs.length;
-    for (const spec of picture.specs) resize(spec, own);
     return own;
   });
 }

@@ -54,7 +54,8 @@ export function farName(box: Box): string {
 
 /** What stands beside the name: the class, its name in A, and whether backward ran it again; where there is no room for all, the last. */
 function subOf(box: Box, room: number): string {
-  const type = box.type === box.label ? "" : box.type.replace(/^⚡ /, ""); // the sign is before the name
+  const isSaid = box.type === box.label || box.label.startsWith(`${box.type} `);
+  const type = isSaid ? "" : box.type.replace(/^⚡ /, ""); // the sign is before the name
   const all = [type, box.was, box.isMarked ? RECOMPUTED : ""].filter(Boolean).join(" · ");
   if (subRuler().width(all) <= room) return all;
   const text = box.isMarked ? RECOMPUTED : box.was || type;

@@ -94,14 +94,42 @@ export interface Placed {
   up: boolean;
 }
 
-/** What parts side by side take. */
-export function rowSize(row: Placed[]): { w: number; h: number } {
-  let [w, h] = [0, 0];
-  for (const { results, title } of row) {
-    w += Math.max(results[0].width, titleWidth(title)) + COLUMN_GAP;
-    h = Math.max(h, results[0].height);
+/** A row of stacks, by how many parts stand one above another in each. */
+export type Shelf = number[];
+
+function stackSize(stack: Placed[]): { w: number; h: number } {
+  let [w, h] = [0, -ROW_GAP];
+  for (const { results, title } of stack) {
+    w = Math.max(w, results[0].width, titleWidth(title));
+    h += TITLE_ROOM + results[0].height + ROW_GAP;
   }
-  return { w: Math.max(1, w - COLUMN_GAP), h: h + TITLE_ROOM };
+  return { w, h };
+}
+
+/** A row's stacks, each with its parts, and what the row takes. */
+function rowOf(parts: Placed[], first: number, shelf: Shelf): { stacks: Placed[][]; w: number; h: number } {
+  let [at, w, h] = [first, -COLUMN_GAP, 0];
+  const stacks = shelf.map((count) => {
+    const stack = parts.slice(at, at + count);
+    const size = stackSize(stack);
+    at += count;
+    w += size.w + COLUMN_GAP;
+    h = Math.max(h, size.h);
+    return stack;
+  });
+  return { stacks, w: Math.max(1, w), h };
+}
+
+/** What parts take that stand in rows of stacks. */
+export function shelvesSize(parts: Placed[], shelves: Shelf[]): { w: number; h: number } {
+  let [first, w, h] = [0, 1, -ROW_GAP];
+  for (const shelf of shelves) {
+    const row = rowOf(parts, first, shelf);
+    w = Math.max(w, row.w);
+    h += row.h + ROW_GAP;
+    first += shelf.reduce((sum, count) => sum + count, 0);
+  }
+  return { w, h: Math.max(TITLE_ROOM, h) };
 }
 
 export class Scene {
@@ -110,25 +138,30 @@ export class Scene {
   readonly height: number;
   private readonly byBox = new Map<Box, Hit>();
 
-  /** `shelves`: how many parts stand side by side in each row. */
-  constructor(parts: Placed[], shelves: number[] = [parts.length]) {
-    let [first, above, widest] = [0, 0, 1];
-    for (const count of shelves) {
-      const row = parts.slice(first, first + count);
-      const size = rowSize(row);
+  constructor(parts: Placed[], shelves: Shelf[] = [parts.map(() => 1)]) {
+    let [first, above] = [0, 0];
+    for (const shelf of shelves) {
+      const row = rowOf(parts, first, shelf);
       let left = 0;
-      for (const { picture, results, title, up } of row) {
-        const top = above + TITLE_ROOM + (up && count > 1 ? size.h - TITLE_ROOM - results[0].height : 0);
-        const slot = Math.max(results[0].width, titleWidth(title));
-        this.columns.push({ ...placed(picture, results, title, left, top), slot });
+      for (const stack of row.stacks) {
+        // what is read upwards begins at the foot, where what is read downwards has ended
+        let [top, bottom] = [above, above + row.h];
+        const slot = stackSize(stack).w;
+        for (const { picture, results, title, up } of stack) {
+          const { height } = results[0];
+          const y = up && row.stacks.length > 1 ? bottom - height : top + TITLE_ROOM;
+          if (y > top + TITLE_ROOM) bottom = y - TITLE_ROOM - ROW_GAP;
+          else top = y + height + ROW_GAP;
+          this.columns.push({ ...placed(picture, results, title, left, y), slot });
+        }
         left += slot + COLUMN_GAP;
       }
-      widest = Math.max(widest, size.w);
-      above += size.h + ROW_GAP;
-      first += count;
+      above += row.h + ROW_GAP;
+      first += shelf.reduce((sum, count) => sum + count, 0);
     }
-    this.width = widest;
-    this.height = Math.max(TITLE_ROOM, above - ROW_GAP);
+    const size = shelvesSize(parts, shelves);
+    this.width = size.w;
+    this.height = size.h;
     this.columns.forEach((column, number) => {
       column.picture.items.forEach((item, index) => this.byBox.set(item.box, { column: number, item: index }));
     });

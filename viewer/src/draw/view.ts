@@ -37,8 +37,8 @@ export class View {
   frameMs = 0;
   settled: "fit" | "begin" | "near" | null = null; // how the camera came to be where it is; null: a person moved it
   clickedAt = -Infinity;
-  /** The box that a first look has in sight. */
-  private seen: Box | null = null;
+  /** What a first look has in sight, the most important first. */
+  private seen: Box[] = [];
   /** The size of the window when the first look began. */
   private begun = { w: 0, h: 0 };
   act: (zone: Zone["action"], box: Box) => void = () => {};
@@ -194,27 +194,55 @@ export class View {
     };
   }
 
-  /** Where a first look begins: all of it if it can be read, otherwise its beginning, moved so far that a box is in sight. */
-  begin(animate = false, seen: Box | null = this.seen): void {
+  /** Where a first look begins: all of it if it can be read, otherwise its beginning, moved so far that some boxes are in sight. */
+  begin(animate = false, seen: Box[] = this.seen): void {
     this.seen = seen;
     const { scene } = this.app;
     if (!scene) return;
-    const camera = this.whole;
+    let camera = this.whole;
     if (camera.scale < READABLE) {
-      camera.scale = READABLE;
-      camera.x = Math.max(20, (this.size.w - scene.width * camera.scale) / 2);
-      camera.y = 12;
-      const hit = seen && scene.find(seen);
-      if (hit) {
-        const { free } = this;
+      camera = this.beginning;
+      const rects = seen.flatMap((box) => {
+        const hit = scene.find(box);
+        if (!hit) return [];
         const rect = scene.rect(hit);
-        camera.x = Math.min(camera.x, free.x + free.w - MARGIN - (rect.x + rect.w) * camera.scale);
-        camera.y = Math.min(camera.y, free.y + free.h - MARGIN - (rect.y + rect.h) * camera.scale);
-      }
+        return [box.opening === "closed" ? rect : { ...rect, w: 1, h: 1 }]; // the title of a frame
+      });
+      rects.forEach((rect, number) => {
+        if (this.isClear(rect, camera)) return;
+        const moved = this.movedTo(rect, camera);
+        if (rects.slice(0, number).every((other) => this.isClear(other, moved))) camera = moved;
+      });
     }
     this.fly(camera, animate);
     if (!animate) this.begun = this.size;
     this.settled = "begin";
+  }
+
+  /** The camera that shows the upper left of a sheet that is too large to be read as a whole. */
+  private get beginning(): Camera {
+    const { width, height } = this.app.scene!;
+    const [beside, above] = [this.size.w - width * READABLE, this.size.h - height * READABLE];
+    return { scale: READABLE, x: beside >= 0 ? beside / 2 : 20, y: above >= 0 ? above / 2 : 12 };
+  }
+
+  /** A camera moved up and to the left until a rectangle is in sight. */
+  private movedTo(rect: Rect, { scale, x, y }: Camera): Camera {
+    const { free } = this;
+    return {
+      scale,
+      x: Math.min(x, free.x + free.w - MARGIN - (rect.x + rect.w) * scale),
+      y: Math.min(y, free.y + free.h - MARGIN - (rect.y + rect.h) * scale),
+    };
+  }
+
+  /** Whether a camera has a rectangle in sight with nothing lying on it. */
+  private isClear({ x, y, w, h }: Rect, camera: Camera): boolean {
+    const [left, top] = [x * camera.scale + camera.x, y * camera.scale + camera.y];
+    const [right, bottom] = [left + w * camera.scale, top + h * camera.scale];
+    return this.areas().some(
+      (area) => left >= area.x && top >= area.y && right <= area.x + area.w && bottom <= area.y + area.h,
+    );
   }
 
   /** In another room: all of it where a person asked for that, or where something took room from it; as it was begun otherwise. */

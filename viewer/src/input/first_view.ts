@@ -1,6 +1,7 @@
 /** What is open at first: the model, the repeat that weighs most, and what else weighs much, as far as it can be read. */
 
 import type { App } from "../app.ts";
+import { Phase } from "../data/schema.gen.ts";
 import { AIM, largestScale, READABLE } from "../draw/fitting.ts";
 import { TITLE_ROOM } from "../draw/scene.ts";
 import type { View } from "../draw/view.ts";
@@ -39,9 +40,9 @@ const WINDOWS: Room[] = [
  * Open what weighs most, one box after another, while all that boxes say can be read when the whole is fitted.
  *
  * A repeat is what a model consists of: where there is no room for one, it is opened all the same, and the window shows a
- * part of the sheet. Leaves the scene laid out; returns the box that has to be in sight.
+ * part of the sheet. Leaves the scene laid out; returns the boxes that are to be in sight, the most important first.
  */
-export async function openFirstView(app: App, view: View): Promise<Box | null> {
+export async function openFirstView(app: App, view: View): Promise<Box[]> {
   const { roots } = app;
   for (const root of roots) for (const box of snapshot(root).keys()) if (box !== root) box.opening = "closed";
   app.lower = app.spread = 1;
@@ -102,10 +103,26 @@ function roomsUpTo(view: View): Room[][] {
   return [...smaller.map(inWindow), view.roomsIn(0, 0)];
 }
 
-/** Of all closed boxes the one that weighs most; what a module takes in all phases counts together, and its first one is meant. */
-function heaviest(roots: Box[]): Box | null {
-  const [first] = groupsOf(roots, (box) => box.kind !== "root" && box.opening === "closed");
-  return first?.[0] ?? null;
+/**
+ * What weighs most, the most first: a module, or where that is open in a phase its frame, and the closed box that weighs most.
+ *
+ * What a module takes in all phases counts together, and its first box is meant. The step of an optimizer counts where nothing
+ * else ran: it is no part of the model.
+ */
+function heaviest(roots: Box[]): Box[] {
+  const models = roots.filter(({ forest }) => forest.phases.some((phase) => phase !== Phase.OPTIMIZER));
+  const frames = new Map<string, Box>();
+  for (const root of roots)
+    eachShown(root, (box) => {
+      if (box.kind !== "root" && box.opening !== "closed" && !frames.has(counterpart(box)))
+        frames.set(counterpart(box), box);
+    });
+  const closed = groupsOf(models.length ? models : roots, (box) => box.kind !== "root" && box.opening === "closed").map(
+    ([first]) => first,
+  );
+  const lone = closed.find((box) => !frames.has(counterpart(box)));
+  const most = closed.slice(0, 1).map((box) => frames.get(counterpart(box)) ?? box);
+  return [...new Set(lone ? [...most, lone] : most)];
 }
 
 /** Open what weighs most, and its counterparts in other phases, one after another, while all of it can be read in a room. */
@@ -161,12 +178,17 @@ function groupsOf(roots: Box[], isMeant: (box: Box) => boolean): Box[][] {
   for (const root of roots)
     eachShown(root, (box) => {
       if (!isMeant(box)) return;
-      const key = box.elements[0] < 0 ? `${box.kind} ${box.run.path(~box.elements[0])} ${box.label}` : box.key;
+      const key = counterpart(box);
       const group = groups.get(key);
       if (group) group.push(box);
       else groups.set(key, [box]);
     });
   return [...groups.values()].sort((a, b) => weightOf(b) - weightOf(a));
+}
+
+/** What the boxes of one module have in common in all phases. */
+function counterpart(box: Box): string {
+  return box.elements[0] < 0 ? `${box.kind} ${box.run.path(~box.elements[0])} ${box.label}` : box.key;
 }
 
 function weightOf(boxes: Box[]): number {

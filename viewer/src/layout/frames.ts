@@ -12,7 +12,7 @@ export interface FrameSpec {
   child: Int32Array; // the frame that a cell is, or -1
   src: Int32Array;
   dst: Int32Array;
-  key: Int32Array;
+  key: Int32Array; // of what a loop hands to its next turn below 0
   srcPort: Int32Array; // the port (a cell of the child frame) that a line leaves through, or -1
   dstPort: Int32Array;
   up: boolean; // read from bottom to top
@@ -42,6 +42,7 @@ export const GAP = 26;
 export const RANK_GAP = 26;
 const NARROW = 8; // between lines that pass a border
 const BESIDE_A_NAME = 6;
+const ASIDE = 0.25; // of the width of a box, from its middle
 const A_WINDOW = 900; // height up to which a frame is looked at from near
 const SHARE_OF_A_NAME = 0.03; // of what a frame is taller than that, what its name has besides
 const MANY_LEVELS = 6; // of frames in a frame; with more, names have less of its height, which would grow with each by the same factor
@@ -158,14 +159,22 @@ function offset(spec: FrameSpec, results: FrameResult[], cell: number, port: num
   return child >= 0 && port >= 0 ? results[child].x[port] + 4 - results[child].width / 2 : 0;
 }
 
+/** Where what a loop hands to its next turn touches a box: beside the lines that run the other way through the same side. */
+function aside(spec: FrameSpec, cell: number, line: number): number {
+  return spec.key[line] < 0 && spec.child[cell] < 0 && !spec.edge[cell] ? ASIDE * spec.w[cell] : 0;
+}
+
 function frame(spec: FrameSpec, results: FrameResult[], room: Room, levels: number): FrameResult {
   const { spread = 1 } = spec;
   const lines = {
     src: spec.src.slice(),
     dst: spec.dst.slice(),
     key: spec.key,
-    exit: Float64Array.from(spec.src, (cell, i) => offset(spec, results, cell, spec.srcPort[i])),
-    entry: Float64Array.from(spec.dst, (cell, i) => offset(spec, results, cell, spec.dstPort[i])),
+    exit: Float64Array.from(spec.src, (cell, i) => offset(spec, results, cell, spec.srcPort[i]) + aside(spec, cell, i)),
+    entry: Float64Array.from(
+      spec.dst,
+      (cell, i) => offset(spec, results, cell, spec.dstPort[i]) + aside(spec, cell, i),
+    ),
   };
   const sheet = set(spec, lines, { gap: GAP * spread, rankGap: RANK_GAP, wrap: true, room });
   return dressed(spec, sheet, levels);

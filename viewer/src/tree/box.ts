@@ -338,7 +338,7 @@ export class Box {
     );
   }
 
-  /** The value that what it stands for hands out; -1 for none. Outside forward, what it computes last. */
+  /** The value that what it stands for hands out; -1 for none. Outside forward, what others take of what it computes. */
   get output(): number {
     if (this.kind === "input" || this.kind === "output") return this.elements[0];
     const count = this.kind === "fold" ? this.period : this.elements.length;
@@ -356,12 +356,24 @@ export class Box {
       const value = run.handedOut(~element);
       if (value >= 0) return value;
     }
-    for (let position = forest.end[~element] - 1; position >= forest.start[~element]; position--) {
+    const [from, to] = [forest.start[~element], forest.end[~element]];
+    const handed = forest.handedOn(from, to);
+    return handed >= 0 ? handed : this.largestOfLast(from, to);
+  }
+
+  /** Of the last call in a range, the largest value that is no view: the gradient of a weight rather than that of its bias. */
+  private largestOfLast(from: number, to: number): number {
+    const { run, forest } = this;
+    let [result, scope] = [-1, -1];
+    for (let position = to - 1; position >= from; position--) {
       const node = forest.order[position];
-      const [value] = run.outputs(node);
-      if (value !== undefined && !run.isView(node)) return value;
+      if (run.isView(node) || !run.outputs(node).length) continue;
+      if (scope >= 0 && run.nodeScope[node] !== scope) break;
+      scope = run.nodeScope[node];
+      for (const value of run.outputs(node))
+        if (result < 0 || run.elements(value) > run.elements(result)) result = value;
     }
-    return -1;
+    return result;
   }
 
   /** In a comparison: 0 the same, 1 added, 2 removed, 3 changed or some of each. */

@@ -141,6 +141,61 @@ export class Forest {
     return result;
   }
 
+  /**
+   * What others take last of all that is computed in a range of positions, as it leaves the range; -1 for nothing.
+   *
+   * What is only added up may be the gradient of a weight that others use as well: it counts where there is nothing else, and
+   * of the last call's the largest.
+   */
+  handedOn(from: number, to: number): number {
+    const { run } = this;
+    const { value, target } = this.edges(true);
+    const [start, bySource] = (this.sources ??= this.indexSources());
+    let [summand, most, scope] = [-1, -1, -1];
+    for (let position = to - 1; position >= from; position--) {
+      const own = run.nodeScope[this.order[position]];
+      for (let at = start[position]; at < start[position + 1]; at++) {
+        const edge = bySource[at];
+        if (target[edge] >= from && target[edge] < to) continue;
+        const left = this.asItLeft(value[edge], from, to);
+        if (!run.addsGradients(this.order[target[edge]])) return left;
+        if (scope < 0) scope = own;
+        if (own === scope && run.elements(left) > most) [summand, most] = [left, run.elements(left)];
+      }
+    }
+    return summand;
+  }
+
+  /** A value before the views that were taken of it outside of a range. */
+  private asItLeft(value: number, from: number, to: number): number {
+    const { run } = this;
+    const root = run.rootOf(value);
+    let result = value;
+    while (result !== root) {
+      const view = run.producer[result];
+      if (this.position[view] >= from && this.position[view] < to) break;
+      const before = run.viewed(view, root);
+      if (before < 0) break;
+      result = before;
+    }
+    return result;
+  }
+
+  private sources: [start: Int32Array, edges: Int32Array] | null = null;
+
+  /** The edges by the position that they come from. */
+  private indexSources(): [start: Int32Array, edges: Int32Array] {
+    const { source } = this.edges(true);
+    const start = new Int32Array(this.total + 1);
+    for (const position of source) if (position >= 0) start[position + 1] += 1;
+    for (let i = 0; i < this.total; i++) start[i + 1] += start[i];
+    const [free, edges] = [start.slice(), new Int32Array(start[this.total])];
+    source.forEach((position, edge) => {
+      if (position >= 0) edges[free[position]++] = edge;
+    });
+    return [start, edges];
+  }
+
   private listEdges(through: boolean): Edges {
     const run = this.run;
     const root = through ? run.roots : null;
