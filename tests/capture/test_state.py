@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+import torch_vis as tv
 from tests.kit.side_effects import random_states
 from tests.zoo import first_difference
 from torch_vis.capture import state as capture_state
@@ -157,3 +158,21 @@ def test_modes_and_random_numbers_by_themselves() -> None:
         CHANGES["random numbers"](Model())
     assert [part.training for part in model.modules()] == [True, True, False]
     assert not first_difference(states, random_states())
+
+
+def test_a_view_of_which_autograd_tells_nothing_is_traced() -> None:
+    """It was made without gradients, and its memory is written with them, as local parts of DTensors are."""
+    weight, memory = nn.Parameter(torch.ones(4)), torch.zeros(4)
+    with torch.no_grad():
+        view = memory.view(2, 2)
+
+    def program() -> torch.Tensor:
+        with torch.no_grad():
+            total = view.sum()
+        memory.add_(weight * 2)
+        return memory.sum() + total
+
+    t = tv.trace(program)
+    t.check()
+    with pytest.raises(RuntimeError):
+        _ = view.is_leaf

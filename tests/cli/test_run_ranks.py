@@ -167,6 +167,48 @@ def test_a_rank_that_waits_for_the_trace_of_another_leaves_its_own(tmp_path: Pat
     assert done.code == 0 and len(tv.load(tmp_path / "w.tvz")) == 2
 
 
+GOES_ON = """
+import time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 2))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(4):
+    model(torch.ones(4, 8)).sum().backward()
+    if step == 1 and dist.get_rank() == 0:
+        dist.all_reduce(torch.ones(3))
+    optimizer.step()
+    if step == 1:
+        print("sleeps", flush=True)
+        time.sleep(1000)
+"""
+
+
+def test_a_rank_whose_trace_nobody_fetched_leaves_a_file(tmp_path: Path, cli: Server) -> None:
+    (tmp_path / "train.py").write_text(GOES_ON)
+    process = subprocess.Popen(
+        [
+            sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+            "-m", "torch_vis", "run", "-o", "step.tvz", "train.py",
+        ],
+        cwd=tmp_path, env={**environment(), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    # rank 1 has left the trace of its step; rank 0 waits for it where it never comes
+    assert process.stdout.readline() == "sleeps\n"
+    time.sleep(1.0)
+    process.terminate()
+    process.communicate(timeout=120)
+    traces = [tv.load(tmp_path / f"step.r{rank}.tvz") for rank in range(2)]
+    assert [trace.meta["traced"] for trace in traces] == ["step 2, as far as it went", "step 2"]
+    done = cli("join", str(tmp_path / "step.r0.tvz"), str(tmp_path / "step.r1.tvz"))
+    assert done.code == 1 and "rank 1 never comes to all_reduce (sum) of 12 B" in done.out
+    # without the file of that rank, where the other waits is known all the same
+    alone = cli("join", str(tmp_path / "step.r0.tvz"), "--partial")
+    assert alone.code == 1 and "rank 1 not here" in alone.out
+    assert "rank 0 waits in all_reduce (sum) of 12 B" in alone.out
+
+
 def test_which_ranks_are_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "5")
     monkeypatch.setenv("WORLD_SIZE", "64")

@@ -29,6 +29,7 @@ from torch_vis.capture.recording.recorder import CallForms, Recorder, clock
 from torch_vis.capture.recording.source_lines import resolve
 from torch_vis.capture.recording.tensors import overlapping_memory, settle_lent
 from torch_vis.capture.settings import module_settings
+from torch_vis.capture.state import gradient_of_leaf, is_leaf
 from torch_vis.capture.undo import Context, Undo, hears_interrupts
 from torch_vis.errors import NothingToDifferentiate
 from torch_vis.graph.call import Special
@@ -294,7 +295,7 @@ class Capture(Context["Capture"]):
                         named.append(NamedTensor(f"{prefix}.{key}", tensor, Role.OPTIMIZER_STATE))
         named += [NamedTensor(name, tensor, Role.INPUT) for name, tensor in self.inputs]
         for name, tensor in self._leaves():
-            gradient = _gradient(tensor)
+            gradient = gradient_of_leaf(tensor)
             if gradient is not None:
                 named += _parts(f"{name}.grad", gradient, Role.GRADIENT)
         return [row._replace(tensor=self._substitute(row.tensor)) for row in named]
@@ -332,7 +333,7 @@ class Capture(Context["Capture"]):
         externals = self._external_tensors()
         constants = [row for row in externals if id(row[1]) not in names]
         for name, tensor in [*self._leaves(), *constants]:
-            gradient = _gradient(tensor)
+            gradient = gradient_of_leaf(tensor)
             if gradient is not None and id(gradient) not in gradients:
                 for part_name, part in named_tensors(gradient, f"{name}.grad"):
                     recorded = self._substitute(part)
@@ -519,10 +520,6 @@ def _parts(name: str, tensor: torch.Tensor, role: Role) -> list[NamedTensor]:
     return [NamedTensor(part_name, part, role) for part_name, part in named_tensors(tensor, name)]
 
 
-def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
-    return tensor.grad if tensor.is_leaf and tensor.requires_grad else None
-
-
 def _has_memory(tensor: torch.Tensor) -> bool:
     """Whether a tensor's memory is there: whole parameters are let go of once each rank has its part again."""
     try:
@@ -533,7 +530,7 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 
 
 def _without_history(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach() if tensor.grad_fn is not None else tensor
+    return tensor if is_leaf(tensor) else tensor.detach()
 
 
 def unused_parameters(graph: Graph, parameters: Iterable[tuple[str, torch.nn.Parameter]]) -> dict[str, int]:
@@ -647,7 +644,7 @@ class MeshLayout:
         """The parts of larger tensors that the recorder has seen, and how these lie on their meshes."""
         rows = []
         for _, tensor in named:
-            for whole in (tensor, tensor.grad if tensor.is_leaf and tensor.requires_grad else None):
+            for whole in (tensor, gradient_of_leaf(tensor)):
                 spec = mesh_spec(whole)
                 if whole is not None and spec is not None:
                     names = spec.mesh.mesh_dim_names or range(spec.mesh.ndim)

@@ -166,7 +166,7 @@ class StateSnapshot(Context["StateSnapshot"]):
             for leaf in tensors:
                 self._note_tensor("a tensor from outside", leaf)
         for tensor in tensors:
-            if tensor.is_leaf and (is_lazy(tensor) or not tensor.is_inference()):
+            if is_leaf(tensor) and (is_lazy(tensor) or not tensor.is_inference()):
                 hooks = _post_hooks(tensor)
                 self._hooks.append((hooks, dict(hooks)))
                 hooks.clear()
@@ -335,7 +335,7 @@ class TensorState:
         if type(tensor) is not self.kind:
             tensor.__class__ = self.kind
         if self.history is None:
-            if tensor.grad_fn is not None:
+            if autograd_node(tensor) is not None:
                 tensor.detach_()
             if tensor.requires_grad != self.requires_grad:
                 tensor.requires_grad_(self.requires_grad)
@@ -490,13 +490,45 @@ def geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 def history(tensor: torch.Tensor) -> tuple[str, int] | None:
     """The autograd node of a tensor, by name and number; to hold the node would hold its graph."""
-    node = tensor.grad_fn
+    node = autograd_node(tensor)
     return None if node is None else (node.name(), node._sequence_nr())
+
+
+def autograd_node(tensor: torch.Tensor) -> Any:
+    """The autograd node of a tensor; None also where autograd refuses to say.
+
+    It does of a view that was made without gradients, once the memory of it is written with them.
+
+    >>> import torch
+    >>> memory = torch.zeros(2)
+    >>> with torch.no_grad():
+    ...     view = memory.view(1, 2)
+    >>> _ = memory.add_(torch.ones(2, requires_grad=True))
+    >>> autograd_node(view), has_gradient(view)
+    (None, False)
+    """
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None
 
 
 def has_gradient(tensor: torch.Tensor) -> bool:
     """Whether a tensor can have a gradient of its own."""
-    return tensor.is_leaf or tensor.retains_grad
+    return is_leaf(tensor) or tensor.retains_grad
+
+
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """Whether a tensor begins a graph of autograd, as far as that can be told."""
+    try:
+        return tensor.is_leaf
+    except RuntimeError:
+        return False
+
+
+def gradient_of_leaf(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The gradient of a parameter or of an input that has one."""
+    return tensor.grad if is_leaf(tensor) and tensor.requires_grad else None
 
 
 def is_lazy(tensor: torch.Tensor) -> bool:

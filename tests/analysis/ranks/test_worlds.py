@@ -16,7 +16,7 @@ import torch.distributed as dist
 import torch_vis as tv
 from tests.kit.ranks import fake_group, mesh_of, on_ranks, training_step
 from torch_vis.analysis.ranks.exchanges import Exchange
-from torch_vis.analysis.ranks.meetings import Meeting, meetings_of
+from torch_vis.analysis.ranks.meetings import Meeting, meetings_of, waits_for_the_absent
 from torch_vis.analysis.ranks.waiting import (
     Clock,
     CriticalPathReport,
@@ -398,6 +398,45 @@ def test_clocks_of_other_hosts_are_bounded_by_what_ranks_got() -> None:
     assert wrong == {1: 999 * MS}
 
 
+def test_a_rank_that_hangs_waits_for_those_that_left_nothing() -> None:
+    ranks = {
+        0: [
+            exchange("all_reduce", 1, 1, 2),
+            exchange("all_reduce", 5, 5, 6, number=1)._replace(done_ns=None),
+        ],
+        1: [exchange("recv", 1, 1, 2, peer=0)._replace(done_ns=None)],
+    }
+    runs = {rank: run(0, 10) for rank in ranks}
+    # the end of a step that was not waited for is nobody's hang
+    assert waits_for_the_absent(runs, {0: ranks[0]}) == []
+    for row in runs.values():
+        row.meta["traced"] = "step 2, as far as it went"
+    (first,) = waits_for_the_absent(runs, {0: ranks[0]})
+    assert str(first) == (
+        "rank 0 waits in all_reduce of 8 B float32, number 1 of dp at a.py:1 (layer), "
+        "for rank 1: no trace was left there"
+    )
+    assert "for rank 0" in str(waits_for_the_absent({1: runs[1]}, {1: ranks[1]})[0])
+    # of ranks that are here the meetings tell
+    assert waits_for_the_absent(runs, ranks) == []
+
+
+def test_nobody_waits_for_nothing() -> None:
+    # a rank that gives no numbers, or none to this one, may come any time
+    for kind, more in (
+        ("all_reduce", {"elements": 0, "bytes": 0, "sent_bytes": 0.0}),
+        ("all_to_all", {"sent_bytes": 0.0}),
+    ):
+        ranks = {0: [exchange(kind, 1, 1, 2, **more)], 1: [exchange(kind, 900, 900, 901, **more)]}
+        runs = {0: run(0, 1000), 1: run(0, 1000)}
+        meetings = meetings_of(ranks).rows
+        assert off_by(runs, meetings, ranks, clocks_of(runs, meetings, ranks, {})) == {}
+    even = {0: [exchange("all_to_all", 1, 1, 2, sent_bytes=4.0)], 1: [exchange("all_to_all", 900, 900, 901)]}
+    even[1][0] = even[1][0]._replace(sent_bytes=4.0)
+    meetings = meetings_of(even).rows
+    assert off_by(runs, meetings, even, clocks_of(runs, meetings, even, {})) == {1: 898 * MS}
+
+
 def test_meetings_have_their_ranks() -> None:
     ranks = {0: [exchange("barrier", 0, 0, 1)], 1: [exchange("barrier", 0, 0, 1)]}
     assert meetings_of(ranks).rows == [Meeting("barrier", "dp", (0, 1), 0, {0: 0, 1: 0})]
@@ -431,6 +470,64 @@ def changed(rank: int, count: int, mode: str) -> str:
 def test_what_was_not_given_is_found(mode: str, words: str) -> None:
     text, _ = on_ranks(changed, 2, mode)
     assert "rank 1 got" in text and words in text, text
+
+
+def reduced(rank: int, count: int) -> dict[str, str]:
+    """Numbers that double precision does not hold, that are too large for their type, or that are none."""
+    import torch.distributed._functional_collectives as functional
+
+    largest, operations = torch.finfo(torch.float16).max, dist.ReduceOp
+    rows: dict[str, tuple[torch.Tensor, Any]] = {
+        "large": (torch.tensor([2**60 + 1 + rank, -(2**61) - rank]), operations.SUM),
+        "running over": (torch.tensor([200, 100 + rank], dtype=torch.uint8), operations.SUM),
+        "running over in a product": (torch.tensor([2**40 + 1, 7]), operations.PRODUCT),
+        "bits": (torch.tensor([5 - rank, 6]), operations.BOR),
+        "common bits": (torch.tensor([5 - rank, 6], dtype=torch.int32), operations.BAND),
+        "complex": (torch.tensor([1 + 2j * rank, -3j]), operations.SUM),
+        "large products": (torch.linspace(1e3, 3e4, 50) + 0.1 * rank, operations.PRODUCT),
+        "too large": (torch.tensor([largest, 1.0], dtype=torch.float16), operations.SUM),
+        "none": (torch.tensor([[1.0, 2.0], [torch.nan, 5.0]][rank]), operations.MAX),
+        "nothing": (torch.empty(0), operations.SUM),
+    }
+
+    def program(given: torch.Tensor, operation: Any) -> torch.Tensor:
+        out = given.clone()
+        dist.all_reduce(out, op=operation)
+        return out * 1
+
+    def of_two_types() -> Any:
+        parts = [torch.ones(3) * rank, torch.arange(5) + rank]
+        return [
+            part * 1 for part in functional.all_gather_into_tensor_coalesced(parts, group=dist.group.WORLD)
+        ]
+
+    steps: dict[str, Any] = {name: lambda row=row: program(*row) for name, row in rows.items()}
+    steps["two types"] = of_two_types
+    answers = {}
+    for name, step in steps.items():
+        for change in (False, True):
+            t = tv.trace(step)
+            contents = [] if t.kept is None else [*t.kept.opaque_outputs.values()]
+            if change and rank == 1 and contents[0][0].numel():
+                # the last number, by as little as its type can
+                last = contents[0][0].view(-1)[-1:]
+                last.copy_(last * (1 + 1j) if last.is_complex() else last * 2)
+            world = tv.join(t)
+            if world is not None:
+                try:
+                    answers[f"{name}, changed" if change else name] = str(world.check())
+                except tv.errors.CheckFailed as error:
+                    answers[f"{name}, changed" if change else name] = f"failed: {error}"
+    return answers
+
+
+def test_numbers_are_reduced_as_their_type_does() -> None:
+    answers, _ = on_ranks(reduced, 2)
+    for name, answer in answers.items():
+        if not name.endswith(", changed"):
+            assert "not looked at" not in answer and "failed" not in answer, (name, answer)
+        elif name != "nothing, changed":
+            assert "failed" in answer and "rank 1 got" in answer, (name, answer)
 
 
 def without_tensors(rank: int, count: int) -> str:

@@ -6,6 +6,8 @@ collective at a time, so that no more than that is there at once.
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
     import torch
 
 Tensors = list["torch.Tensor"]
-# reductions in single precision and below, as a part of the largest summand times the number of ranks
+# how far off numbers that were added up may be, as a part of the sum of what was given without its signs
 TOLERANCES = {"float64": 1e-12, "float32": 1e-5, "float16": 1e-2, "bfloat16": 5e-2}
+TOLERANCES |= {"complex128": TOLERANCES["float64"], "complex64": TOLERANCES["float32"]}
+BITWISE = {"band": operator.and_, "bor": operator.or_, "bxor": operator.xor}
 
 
 class Got(NamedTuple):
@@ -126,19 +130,26 @@ def serve(run: HeldRun, plan: Sequence[Any], send: Callable[[torch.Tensor], None
                     send(tensor)
 
 
+def _dtypes() -> list[torch.dtype]:
+    """The types of numbers that torch has, in an order that is the same on all ranks."""
+    import torch
+
+    return sorted({item for item in vars(torch).values() if isinstance(item, torch.dtype)}, key=str)
+
+
 def _described(got: Got) -> Iterator[torch.Tensor]:
-    """Tensors as bytes, each after its length; first how many there are, and where they begin."""
+    """Tensors as bytes, each after its length and type; first how many there are, and where they begin."""
     import torch
 
     yield torch.tensor([len(got.tensors), -1 if got.start is None else got.start])
     for tensor in got.tensors:
         data = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        yield torch.tensor([data.numel()])
+        yield torch.tensor([data.numel(), _dtypes().index(tensor.dtype)])
         if data.numel():
             yield data
 
 
-def _taken(receive: Callable[[int, torch.Tensor], None], rank: int, dtype: torch.dtype) -> Got:
+def _taken(receive: Callable[[int, torch.Tensor], None], rank: int) -> Got:
     import torch
 
     def numbers(count: int) -> list[int]:
@@ -149,17 +160,16 @@ def _taken(receive: Callable[[int, torch.Tensor], None], rank: int, dtype: torch
     count, start = numbers(2)
     tensors = []
     for _ in range(count):
-        data = torch.empty(numbers(1)[0], dtype=torch.uint8)
-        if data.numel():
+        length, dtype = numbers(2)
+        data = torch.empty(length, dtype=torch.uint8)
+        if length:
             receive(rank, data)
-        tensors.append(data.view(dtype))
+        tensors.append(data.view(_dtypes()[dtype]))
     return Got(tensors, None if start < 0 else start)
 
 
 def compared(run: HeldRun, world: World, receive: Callable[[int, torch.Tensor], None]) -> RankAgreement:
     """On the first rank: ask all ranks for what they gave and got, and compare."""
-    import torch
-
     own = Contents(run)
     counts = {"exact": 0, "summed": 0, "skipped": 0}
     error, wrong = 0.0, []
@@ -167,14 +177,12 @@ def compared(run: HeldRun, world: World, receive: Callable[[int, torch.Tensor], 
         given: dict[int, Tensors] = {}
         got: dict[int, Got] = {}
         for rank, place in meeting.parts.items():
-            row = world.exchanges[rank][place]
-            dtype = getattr(torch, row.dtype.partition(",")[0] or "float32")
             if rank == run.meta["rank"]:
                 given[rank] = _flat(own.given[place])
                 got[rank] = own.got[place]._replace(tensors=_flat(own.got[place].tensors))
             else:
-                given[rank] = _taken(receive, rank, dtype).tensors
-                got[rank] = _taken(receive, rank, dtype)
+                given[rank] = _taken(receive, rank).tensors
+                got[rank] = _taken(receive, rank)
         row = world.exchanges[min(meeting.parts)][meeting.parts[min(meeting.parts)]]
         if set(meeting.parts) != set(meeting.members) or meeting.kind == "other":
             counts["skipped"] += 1
@@ -226,18 +234,11 @@ def _verdict(
     got: Mapping[int, Got],
 ) -> float | str | None:
     """How far off what was received is; a sentence where it is wrong, None where it cannot be told."""
-    import torch
-
-    def whole(tensors: Tensors) -> torch.Tensor:
-        return torch.cat(tensors) if tensors else torch.empty(0)
-
-    gave = {rank: whole(given[rank]) for rank in given}
-    got_ = {rank: whole(got[rank].tensors) for rank in got}
     if kind == "barrier":
         return 0.0
     if kind == "message":
         source, target = members
-        return _same(target, gave[source], got_[target]) if given[source] else None
+        return _same(target, given[source], got[target].tensors) if given[source] else None
     if any(not got[rank].tensors for rank in members) and kind in (
         "all_reduce",
         "all_gather",
@@ -256,18 +257,24 @@ def _verdict(
             expected = _expected(kind, members, row, given, position)
             if expected is None:
                 return None
-            verdict = _same(rank, _part(expected, got[rank]), got_[rank])
+            verdict = _same(rank, _part(expected, got[rank]), got[rank].tensors)
             if verdict:
                 return verdict
         return 0.0
     if kind in ("all_reduce", "reduce_scatter", "reduce"):
         if any(item.start is not None for item in got.values()):
             return None
-        if kind == "reduce_scatter" and len(got[members[0]].tensors) > 1:
-            # of several tensors each is divided by itself
-            gave = {rank: whole(_by_rank(given[rank], len(members))) for rank in given}
-        return _sums(kind, members, row, gave, got_)
+        return _sums(kind, members, row, given, {rank: item.tensors for rank, item in got.items()})
     return None
+
+
+def _whole(tensors: Tensors) -> torch.Tensor:
+    """Flat tensors one after the other; as bytes, where they are of several types."""
+    import torch
+
+    if len({tensor.dtype for tensor in tensors}) > 1:
+        tensors = [tensor.view(torch.uint8) for tensor in tensors]
+    return torch.cat(tensors) if tensors else torch.empty(0)
 
 
 def _by_rank(tensors: Tensors, ranks: int) -> Tensors:
@@ -276,36 +283,35 @@ def _by_rank(tensors: Tensors, ranks: int) -> Tensors:
     return [part[rank] for rank in range(ranks) for part in parts if rank < len(part)]
 
 
-def _part(expected: torch.Tensor, got: Got) -> torch.Tensor:
+def _part(expected: Tensors, got: Got) -> Tensors:
     """Of all that should have come, what is here."""
     if got.start is None:
         return expected
-    return expected[got.start : got.start + sum(tensor.numel() for tensor in got.tensors)]
+    return [_whole(expected)[got.start : got.start + sum(tensor.numel() for tensor in got.tensors)]]
 
 
 def _expected(
     kind: str, members: tuple[int, ...], row: Exchange, given: Mapping[int, Tensors], position: int
-) -> torch.Tensor | None:
+) -> Tensors | None:
     """What the rank at a position should have got."""
-    import torch
-
     if kind == "broadcast":
-        return None if row.peer is None or not given[row.peer] else torch.cat(given[row.peer])
+        return None if row.peer is None or not given[row.peer] else given[row.peer]
     if kind == "scatter":
         # the root gives a tensor to each, in the order of ranks
-        return None if row.peer is None or not given[row.peer] else given[row.peer][position]
+        return None if row.peer is None or not given[row.peer] else [given[row.peer][position]]
     if kind in ("all_gather", "gather"):
         # of several tensors each is gathered by itself
         count = len(given[members[0]])
         if not count or any(len(given[rank]) != count for rank in members):
             return None
-        return torch.cat([given[rank][item] for item in range(count) for rank in members])
-    return torch.cat([given[rank][position] for rank in members])
+        return [given[rank][item] for item in range(count) for rank in members]
+    return [given[rank][position] for rank in members]
 
 
-def _same(rank: int, expected: torch.Tensor, got: torch.Tensor) -> float | str:
+def _same(rank: int, given: Tensors, received: Tensors) -> float | str:
     import torch
 
+    expected, got = _whole(given), _whole(received)
     if expected.numel() != got.numel() or expected.dtype != got.dtype:
         return f"rank {rank} got {got.numel():,} numbers where {expected.numel():,} were given"
     if torch.equal(expected.view(torch.uint8), got.view(torch.uint8)):
@@ -314,44 +320,140 @@ def _same(rank: int, expected: torch.Tensor, got: torch.Tensor) -> float | str:
     return f"rank {rank} got other bytes than were given ({differ:,} of {expected.nbytes:,})"
 
 
+# ---------------------------------------------------------------- sums
+
+
 def _sums(
     kind: str,
     members: tuple[int, ...],
     row: Exchange,
-    gave: Mapping[int, torch.Tensor],
-    got: Mapping[int, torch.Tensor],
+    given: Mapping[int, Tensors],
+    got: Mapping[int, Tensors],
 ) -> float | str | None:
-    import torch
-
-    if len({len(gave[rank]) for rank in members}) > 1:
-        return None
-    stacked = torch.stack([gave[rank].to(torch.float64) for rank in members])
-    reductions: dict[str | None, Callable[[], torch.Tensor]] = {
-        "sum": lambda: stacked.sum(0),
-        "avg": lambda: stacked.mean(0),
-        "max": lambda: stacked.amax(0),
-        "min": lambda: stacked.amin(0),
-        "product": lambda: stacked.prod(0),
-    }
-    reduction = reductions.get(row.reduction)
-    if reduction is None:
-        return None
-    expected = reduction()
-    finite = torch.where(stacked.isfinite(), stacked, 0.0)
-    scale = float(finite.abs().sum(0).max()) if stacked.numel() else 0.0
-    tolerance = TOLERANCES.get(row.dtype, 0.0)
+    """How far off the numbers are that were added up, in parts of the same type each."""
     error = 0.0
-    for position, rank in enumerate(members):
-        if kind == "reduce" and rank != row.peer:
-            continue
-        part = expected.chunk(len(members))[position] if kind == "reduce_scatter" else expected
-        if part.numel() != got[rank].numel():
-            return f"rank {rank} got {got[rank].numel():,} numbers where {part.numel():,} were summed"
-        received = got[rank].to(torch.float64)
-        # what is not a number on both sides, or infinite, is the same
-        same = (part == received) | (part.isnan() & received.isnan())
-        off = float(torch.where(same, 0.0, (part - received).abs()).max()) if part.numel() else 0.0
-        if not (off <= tolerance * scale or off == 0.0):
-            return f"rank {rank} got sums that are off by up to {off:.3g}"
-        error = max(error, off / scale if scale else 0.0)
+    receivers = [rank for rank in members if kind != "reduce" or rank == row.peer]
+    for dtype in dict.fromkeys(tensor.dtype for tensor in given[members[0]]):
+        gave = {rank: [t for t in given[rank] if t.dtype == dtype] for rank in members}
+        if kind == "reduce_scatter" and len(gave[members[0]]) > 1 and len(got[members[0]]) > 1:
+            # of several tensors each is divided by itself
+            gave = {rank: _by_rank(tensors, len(members)) for rank, tensors in gave.items()}
+        parts = [_whole(gave[rank]) for rank in members]
+        if len({len(part) for part in parts}) > 1:
+            return None
+        reduced = Reduced.of(row.reduction, parts)
+        if reduced is None:
+            return None
+        for rank in receivers:
+            expected = reduced
+            if kind == "reduce_scatter":
+                expected = reduced.part(members.index(rank), len(members))
+            received = _whole([t for t in got[rank] if t.dtype == dtype])
+            if len(expected.numbers) != len(received):
+                return f"rank {rank} got {received.numel():,} numbers where {len(expected.numbers):,} were summed"
+            off = expected.off(received)
+            if not off.share <= reduced.tolerance:
+                return f"rank {rank} got sums that are off by up to {off.most:.3g}"
+            error = max(error, off.share)
     return error
+
+
+class Off(NamedTuple):
+    """How far off numbers are that were added up: at most, and as a part of what was given without its signs."""
+
+    most: float
+    share: float
+
+
+class Reduced(NamedTuple):
+    """What comes of reducing what all ranks gave: floating point numbers in double precision, others as they are."""
+
+    numbers: torch.Tensor
+    magnitude: torch.Tensor
+    """What comes of them without their signs: how far rounding can reach."""
+    given: torch.Tensor
+    """What was given, a row for each rank."""
+    is_choice: bool
+    """Whether one of the given numbers is taken."""
+
+    @classmethod
+    def of(cls, reduction: str | None, parts: Tensors) -> Reduced | None:
+        """None where it is not known how numbers are reduced.
+
+        >>> import torch
+        >>> Reduced.of("sum", [torch.tensor([200], dtype=torch.uint8)] * 2).numbers.tolist()
+        [144]
+        """
+        import torch
+
+        stacked = torch.stack(parts)
+        dtype = stacked.dtype
+        if dtype.is_floating_point:
+            stacked = stacked.to(torch.float64)
+        elif dtype.is_complex:
+            stacked = stacked.to(torch.complex128)
+        elif reduction == "avg":
+            return None
+        if reduction in BITWISE and not (dtype.is_floating_point or dtype.is_complex):
+            numbers = functools.reduce(BITWISE[reduction], stacked)
+            return cls(numbers, numbers, torch.stack(parts), False)
+        # whole numbers run over as they do where they are added up; double precision would round large ones
+        reductions: dict[str | None, Callable[[torch.Tensor], torch.Tensor]] = {
+            "sum": lambda rows: rows.sum(0, dtype=rows.dtype),
+            "avg": lambda rows: rows.mean(0),
+            "max": lambda rows: rows.amax(0),
+            "min": lambda rows: rows.amin(0),
+            "product": lambda rows: rows.prod(0, dtype=rows.dtype),
+        }
+        if reduction not in reductions:
+            return None
+        is_choice = reduction in ("max", "min")
+        unsigned = stacked.abs() if stacked.is_floating_point() or stacked.is_complex() else stacked
+        magnitude = unsigned.clamp(min=1).prod(0) if reduction == "product" else unsigned.sum(0)
+        return cls(reductions[reduction](stacked), magnitude, torch.stack(parts), is_choice)
+
+    def part(self, position: int, count: int) -> Reduced:
+        """That of the rank at a position, where each of so many gets a part."""
+        numbers, magnitude = (item.chunk(count)[position] for item in (self.numbers, self.magnitude))
+        return Reduced(numbers, magnitude, self.given.chunk(count, dim=1)[position], self.is_choice)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the numbers are whole ones, which nothing rounds."""
+        return not (self.numbers.is_floating_point() or self.numbers.is_complex())
+
+    @property
+    def tolerance(self) -> float:
+        """How far off a sum may be, as a part of ``magnitude``."""
+        import torch
+
+        dtype = self.given.dtype
+        if self.is_exact:
+            return 0.0
+        rounding = len(self.given) * torch.finfo(dtype).eps
+        return max(TOLERANCES.get(str(dtype).removeprefix("torch."), 0.0), rounding)
+
+    def off(self, received: torch.Tensor) -> Off:
+        """By how much what a rank received is off."""
+        import torch
+
+        expected = self.numbers
+        if not received.numel():
+            return Off(0.0, 0.0)
+        if self.is_exact:
+            if torch.equal(expected, received):
+                return Off(0.0, 0.0)
+            # double precision may not tell large ones apart
+            most = max(1.0, float((expected.double() - received.double()).abs().max()))
+            return Off(most, most)
+        wide, limits = received.to(expected.dtype), torch.finfo(received.dtype)
+        same = (expected == wide) | (expected.isnan() & wide.isnan())
+        # what is too large for the type on the way stays infinite, or is no number from there on
+        same |= ~wide.isfinite() & (self.magnitude > limits.max)
+        if self.is_choice:
+            # of a number and of one that is none, it depends on the order which is taken
+            same |= self.given.isnan().any(0) & (wide.isnan() | (self.given == received).any(0))
+        off = torch.where(same, 0.0, (expected - wide).abs())
+        # numbers below the smallest that a type has whole are rounded to steps of that
+        shares = torch.where(same, 0.0, off / self.magnitude.clamp(min=limits.smallest_normal))
+        return Off(float(off.max()), float(shares.max()))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 from torch_vis._trace import Trace
 from torch_vis.analysis.ranks.agreement import compared, serve
 from torch_vis.analysis.ranks.by_rank import rank_spans
+from torch_vis.analysis.ranks.meetings import CUT_SHORT
 from torch_vis.analysis.ranks.waiting import off_by
 from torch_vis.analysis.ranks.world import World, traces_by_rank
 from torch_vis.api import load
@@ -26,8 +27,6 @@ ROUND_TRIPS = 16
 # what one host's clocks cannot be apart, whatever else it does
 ANOTHER_STEP_NS = 50_000_000
 JOINED = "the joined ranks"
-# what is said of a step that did not come to its end on a rank
-CUT_SHORT = ", as far as it went"
 
 
 @overload

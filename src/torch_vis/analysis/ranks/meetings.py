@@ -14,6 +14,7 @@ from difflib import SequenceMatcher
 from typing import NamedTuple
 
 from torch_vis.analysis.ranks.exchanges import Exchange
+from torch_vis.graph.run import Run
 from torch_vis.graph.text import and_more, many, size
 
 # sequences that differ over more than this are laid beside each other by position alone
@@ -21,6 +22,8 @@ LONGEST_DIFF = 3000
 # what these send may be of another size on each rank
 UNEVEN = frozenset({"all_to_all"})
 NUMBERED = re.compile(r" \d+$")
+# what is said of a step that did not come to its end on a rank
+CUT_SHORT = ", as far as it went"
 
 
 class Meeting(NamedTuple):
@@ -215,6 +218,23 @@ def _beside(left: list[Exchange], right: list[Exchange]) -> Iterator[tuple[int |
         yield from ((head + place, None) for place in range(a + both, b))
         yield from ((None, head + place) for place in range(c + both, d))
     yield from ((len(first) - tail + place, len(second) - tail + place) for place in range(tail))
+
+
+def waits_for_the_absent(runs: Mapping[int, Run], ranks: Mapping[int, Sequence[Exchange]]) -> list[Mismatch]:
+    """Of ranks whose step was cut short, where they stand and wait for ranks that left no trace."""
+    problems = []
+    for rank, rows in ranks.items():
+        if not str(runs[rank].meta.get("traced") or "").endswith(CUT_SHORT) or not rows:
+            continue
+        row = rows[-1]
+        others = {row.peer} if row.is_message else set(row.members)
+        absent = sorted(other for other in others if other is not None and other not in ranks)
+        if row.done_ns is not None or row.kind == "send" or not absent:
+            continue
+        who = f"rank {absent[0]}" if len(absent) == 1 else f"ranks {and_more(absent)}"
+        text = f"rank {rank} waits in {_words(row, row.number)} at {row.place}, for {who}: no trace was left there"
+        problems.append(Mismatch(rank, "missing", row.kind, row.axis, row.place, text))
+    return problems
 
 
 def _match_messages(

@@ -59,16 +59,27 @@ def _bounds(
         if base not in meeting.parts or other not in meeting.parts:
             continue
         first, second = ranks[base][meeting.parts[base]], ranks[other][meeting.parts[other]]
+        together = meeting.kind in TOGETHER and _all_give(first) and _all_give(second)
         # the other came before this one had all
-        if meeting.kind in TOGETHER or meeting.root == other:
+        if together or meeting.root == other:
             if first.done_ns is not None and second.start_ns is not None:
                 bound = first.done_ns - second.start_ns
                 high = bound if high is None else min(high, bound)
-        if meeting.kind in TOGETHER or meeting.root == base:
+        if together or meeting.root == base:
             if second.done_ns is not None and first.start_ns is not None:
                 bound = first.start_ns - second.done_ns
                 low = bound if low is None else max(low, bound)
     return low, high
+
+
+def _all_give(row: Exchange) -> bool:
+    """Whether a rank gives something to each of the others: nobody need wait for nothing."""
+    if row.kind == "barrier":
+        return True
+    even = (row.bytes or 0) * (len(row.members) - 1)
+    return row.elements > 0 and (
+        row.kind != "all_to_all" or round((row.sent_bytes or 0) * len(row.members)) == even
+    )
 
 
 def clocks_of(

@@ -13,7 +13,7 @@ from torch_vis._trace import Trace
 from torch_vis.analysis.ranks.by_rank import WorldCommunicationReport, WorldMemoryReport, rank_spans
 from torch_vis.analysis.ranks.exchanges import Exchange, exchanges_of
 from torch_vis.analysis.ranks.lanes import Lanes
-from torch_vis.analysis.ranks.meetings import Meeting, Meetings, Mismatch, meetings_of
+from torch_vis.analysis.ranks.meetings import Meeting, Meetings, Mismatch, meetings_of, waits_for_the_absent
 from torch_vis.analysis.ranks.places import at_place
 from torch_vis.analysis.ranks.schedule import ScheduleReport
 from torch_vis.analysis.ranks.step_time import StepTimeReport
@@ -45,7 +45,7 @@ class RankAgreement(NamedTuple):
     summed: int
     """How many reductions gave the sum of what was given, taken in double precision."""
     error: float
-    """The largest difference of those, as a part of the largest number that was added up."""
+    """The largest difference of those, as a part of the sum of what was given without its signs."""
     skipped: int
     """How many could not be looked at: a rank holds no tensors, or did not come."""
     wrong: tuple[str, ...]
@@ -145,6 +145,12 @@ class World:
         """The ranks that are no copies of another: one of each kind."""
         return list(self._traces)
 
+    @property
+    def absent(self) -> list[int]:
+        """The ranks of the job that are not here: ``tv.join(..., partial=True)`` went without them."""
+        count = max((int(run.meta.get("world_size") or 0) for run in self._runs.values()), default=0)
+        return [rank for rank in range(count) if rank not in self._like]
+
     def ranks_like(self, rank: int) -> list[int]:
         """The ranks that do what a distinct one does, itself among them."""
         return [other for other, like in self._like.items() if like == rank]
@@ -169,7 +175,8 @@ class World:
 
     @cached_property
     def _met(self) -> Meetings:
-        return meetings_of(self.exchanges)
+        met = meetings_of(self.exchanges)
+        return met._replace(problems=met.problems + waits_for_the_absent(self._runs, self.exchanges))
 
     @property
     def meetings(self) -> list[Meeting]:
@@ -347,7 +354,10 @@ class World:
         mesh = " × ".join(f"{axis} {count}" for axis, count in self.mesh.items())
         head = f"{many(len(self), 'rank')}{f' ({mesh})' if mesh else ''}: "
         head += f"{many(len(self.meetings), 'collective')} and messages, "
-        head += many(len(self.problems), "problem") if self.problems else "all agree"
+        absent = self.absent
+        head += many(len(self.problems), "problem") if self.problems else f"all{' here' * bool(absent)} agree"
+        if absent:
+            head += f"; {'rank' if len(absent) == 1 else 'ranks'} {rank_spans(absent)} not here"
         lines = [inert(head), "", *table(Listing("", fields, rows, most=64), width)]
         lines += [inert(f"• {problem}") for problem in self.problems[:10]]
         return "\n".join(lines)

@@ -33,6 +33,7 @@ from torch_vis.capture.session import Capture, run_backward
 from torch_vis.capture.state import (
     StateSnapshot,
     TensorState,
+    autograd_node,
     geometry,
     is_lazy,
     refuse_iterators,
@@ -160,7 +161,7 @@ class Repeats:
         if resized:
             return "not repeated: the run leaves memory from outside with another size"
         for state, tensor in _plain_changes(self.before):
-            if tensor.grad_fn is not None and version_of(tensor).writes != state.version:
+            if autograd_node(tensor) is not None and version_of(tensor).writes != state.version:
                 return "not repeated: the run writes in place to a tensor with a gradient history"
             if state.geometry != geometry(tensor):
                 return "not repeated: the run gives a tensor from outside other memory or another shape"

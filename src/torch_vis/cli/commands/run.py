@@ -29,7 +29,9 @@ from torch_vis.cli.script.job import (
     Job,
     axes_of,
     collect,
+    is_written,
     leave,
+    note_written,
     rank_number,
     set_surroundings,
     store,
@@ -188,7 +190,7 @@ def run(options: Any, out: Output) -> int:
         go()
     except BaseException as raised:
         error = raised
-    session.is_over = True
+    session.claim_the_end()
     needed = _needed(error) if options.world is not None else None
     session.begins_anew = needed is not None
     try:
@@ -332,6 +334,8 @@ class Session:
         self.unwritten: Trace | None = None
         """A trace that waits for those of the other ranks."""
         self.is_over, self.told_to_end = False, False
+        self._guards: threading.Thread | None = None
+        self._ending = threading.Lock()
         self.failed: str | None = None
         self.document: dict[str, Any] = {"script": options.script.name, "traced": None, "files": []}
 
@@ -424,6 +428,7 @@ class Session:
         if not job.is_first:
             if job.is_traced:
                 leave(where, label, job, trace)
+                self.unwritten = trace
             return []
         from torch_vis.analysis.ranks.gathering import world_of
         from torch_vis.graph.text import many
@@ -442,7 +447,9 @@ class Session:
             world.save(path, format=self.options.format)
             self.out.say(f"wrote {path}, {many(len(world), 'rank')}")
         rest = [path for path in self.paths if path not in together]
-        return together + targets.write(trace, rest, self.options.format, self.out)
+        written = together + targets.write(trace, rest, self.options.format, self.out)
+        note_written(where, label, job)
+        return written
 
     def listen(self) -> None:
         """From here on, a rank that is told to end because another failed leaves what it has first."""
@@ -453,16 +460,26 @@ class Session:
             reader, writer = os.pipe()
             os.set_blocking(writer, False)
             if signal.set_wakeup_fd(writer, warn_on_full_buffer=False) == -1:
-                threading.Thread(target=self._guard, args=(reader,), daemon=True).start()
+                self._guards = threading.Thread(target=self._guard, args=(reader,), daemon=True)
+                self._guards.start()
+
+    def claim_the_end(self) -> None:
+        """On the main thread: the script is over; if the guard is writing already, it is let end the process."""
+        with self._ending:
+            guarded, self.is_over = self.is_over, True
+        if guarded and self._guards is not None:
+            # the other ranks ended first, and what this one waited for has failed
+            self._guards.join()
 
     def _guard(self, signals: int) -> None:
         """On a thread: leave what a rank has recorded that is told to end while it waits for another."""
         while signal.SIGTERM not in os.read(signals, 64):
             pass
         time.sleep(STUCK_SECONDS)
-        if self.told_to_end or self.is_over:
-            return
-        self.is_over = True
+        with self._ending:
+            if self.told_to_end or self.is_over:
+                return
+            self.is_over = True
         self.out.say(f"rank {self.job.rank} hangs; this is what it did so far")
         try:
             self.end(Terminated())
@@ -479,13 +496,17 @@ class Session:
         if self.watch is None:
             return
         steps = self.watch.steps
-        self.ended_badly = error is not None and not isinstance(error, SystemExit)
-        if self.unwritten is not None and self.ended_badly:
-            # the others did not come in time
-            self.document["files"] = self._write_own(self.unwritten)
-            self.unwritten = None
+        # the other ranks of a job wait for one that gives up
+        gave_up = self.job.world_size > 1 and isinstance(error, SystemExit) and error.code not in (None, 0)
+        self.ended_badly = error is not None and (gave_up or not isinstance(error, SystemExit))
+        unwritten, self.unwritten = self.unwritten, None
+        if unwritten is not None and self.ended_badly:
+            # the others did not come in time, or the first one did not
+            where = None if self.job.is_first else store()
+            if where is None or not is_written(where, unwritten.meta["traced"], self.job):
+                self.document["files"] = self._write_own(unwritten)
         try:
-            self.watch.end(error if not isinstance(error, SystemExit) else None)
+            self.watch.end(error if self.ended_badly else None)
         except Stop:
             pass  # it has ended anyway
         if self.document["traced"] is None:

@@ -6,8 +6,10 @@ group of the script's. A rank that does not come is waited for only so long.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -18,6 +20,8 @@ from torch_vis.errors import UsageError
 MOST_RANKS = 16
 CHUNK_BYTES = 4 << 20
 POLL_SECONDS = 0.02
+# how long a rank that ends badly waits to hear whether its trace has been written
+ANSWER_SECONDS = 3.0
 # ranks of one machine, as torchrun starts them
 LOCAL_RANKS = 8
 # what torchrun sets
@@ -132,6 +136,26 @@ def leave(where: Any, label: str, job: Job, trace: Any) -> None:
     for number, start in enumerate(chunks):
         where.set(_key(label, job.rank, str(number)), content[start : start + CHUNK_BYTES])
     where.set(_key(label, job.rank, "parts"), str(len(chunks)))
+
+
+def note_written(where: Any, label: str, job: Job) -> None:
+    """On the first rank: let the others know that what they left is in its file."""
+    where.set(_key(label, job.traced[0], "written"), "yes")
+
+
+def is_written(where: Any, label: str, job: Job) -> bool:
+    """Whether the first rank has written what this one left; not if it cannot be asked any more."""
+    answers: list[bool] = []
+
+    def ask() -> None:
+        # a store that went with the first rank raises, and one that another thread waits for does not answer
+        with contextlib.suppress(RuntimeError):
+            answers.append(bool(where.check([_key(label, job.traced[0], "written")])))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(ANSWER_SECONDS)
+    return any(answers)
 
 
 def collect(where: Any, label: str, job: Job, seconds: float) -> dict[int, Any]:
