@@ -7,11 +7,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import torch_vis as tv
 from tests.kit.fake import difference
+from tests.kit.ranks import Net, shard, tensor_parallel
 from tests.kit.traced import NAMES
 from tests.zoo import ZOO, close_process_group
+from torch_vis.capture import known_numbers
 from torch_vis.capture.fake import ShapesOnly
 from torch_vis.capture.known_numbers import MISSING, RememberedShapes
 
@@ -48,8 +51,8 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         out = original(self, func, types, args, kwargs)
         if made is not MISSING:
             expected = self.dispatch(func, types, args, kwargs)
-            parts = expected if type(expected) is tuple else (expected,)
-            own = made if type(made) is tuple else (made,)
+            parts = expected if type(expected) in (tuple, list) else (expected,)
+            own = made if type(made) in (tuple, list) else (made,)
             same = [facts(item, args) for item in own] == [facts(item, args) for item in parts]
             operators.append(str(func) if same else f"WRONG {func} {args}")
         return out
@@ -135,3 +138,68 @@ def test_default_types_and_devices_count() -> None:
     t = tv.trace(program, fake=True)
     quotients = [node.outputs[0].type.dtype for node in t.graph.nodes if node.op == "aten::div"]
     assert quotients == ["float32", "float64"] * 4
+
+
+def sharded(mesh: Any, layers: int = 4) -> Any:
+    """A step that gathers, sums and cuts in every way that ``fully_shard`` and tensor parallel layers do."""
+    net = Net(32, layers)
+    tensor_parallel(net, mesh["tp"])
+    shard(net, mesh["dp"])
+    optimizer = torch.optim.AdamW(net.parameters(), fused=True)
+
+    def step(x: torch.Tensor) -> None:
+        net(x).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_ranks_exchange_is_answered_from_memory(compared: list[str]) -> None:
+    tv.simulate(sharded, torch.ones(4, 3, 32), mesh={"dp": 2, "tp": 2}, ranks=[0])
+    assert not [operator for operator in compared if operator.startswith("WRONG")]
+    assert {
+        "_c10d_functional.all_reduce.default",
+        "fsdp.split_with_sizes_copy.default",
+        "fsdp.chunk_cat.default",
+        "aten.split_with_sizes.default",
+    } <= set(compared)
+
+
+def test_products_of_more_than_two_dimensions_are_answered_from_memory(compared: list[str]) -> None:
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        for _ in range(4):
+            x = x @ w
+        return x
+
+    tv.trace(program, torch.ones(2, 3, 4), torch.ones(4, 4), fake=True)
+    assert "aten._unsafe_view.default" in compared
+    assert not [operator for operator in compared if operator.startswith("WRONG")]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_second_run_remembers_what_the_first_one_has_seen() -> None:
+    asked: list[int] = []
+    for _ in range(2):
+        before = FakeTensorMode.cache_hits + FakeTensorMode.cache_misses
+        tv.simulate(sharded, torch.ones(4, 3, 32), mesh={"dp": 2, "tp": 2}, ranks=[0])
+        asked.append(FakeTensorMode.cache_hits + FakeTensorMode.cache_misses - before)
+    third = FakeTensorMode.cache_hits + FakeTensorMode.cache_misses
+    tv.simulate(sharded, torch.ones(4, 3, 32), mesh={"dp": 2, "tp": 2}, ranks=[0])
+    third = FakeTensorMode.cache_hits + FakeTensorMode.cache_misses - third
+    # of the second run some is learned, since torch's own memory answers by then
+    assert third < asked[0] / 2
+
+
+def test_memory_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_numbers, "MOST_RECIPES", 20)
+
+    def program(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x[:size] + 1 for size in range(1, 40) for _ in range(3)]
+
+    t = tv.trace(program, torch.ones(64), fake=True)
+    assert len(RememberedShapes._recipes) <= 20
+    assert [node.outputs[0].type.shape for node in t.graph.nodes if node.op == "aten::add"][::3] == [
+        (size,) for size in range(1, 40)
+    ]

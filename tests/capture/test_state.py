@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import random
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import torch_vis as tv
 from tests.kit.side_effects import random_states
 from tests.zoo import first_difference
 from torch_vis.capture import state as capture_state
-from torch_vis.capture.state import RngStates, StateSnapshot, modes_kept
+from torch_vis.capture.state import RngStates, StateSnapshot, modes_kept, older_objects_aside
 
 
 class Model(nn.Module):
@@ -149,6 +150,34 @@ def test_everything_includes_optimizers_schedulers_and_tensors_of_no_module() ->
     assert not optimizer.state and schedule.last_epoch == 0 and optimizer.param_groups[0]["lr"] == 1e-3
     assert model.weight.grad is None and model.weight._version == version
     assert not loose.requires_grad and loose.grad is None
+
+
+def test_objects_set_aside_from_the_collector_are_brought_back_all_the_same() -> None:
+    gc.unfreeze()  # what was there before this file
+    model, loose = nn.Linear(2, 1), torch.ones(3)
+    with pytest.raises(ZeroDivisionError), older_objects_aside():
+        assert gc.get_freeze_count() > 1000
+        later = nn.Linear(2, 1)
+        with older_objects_aside(), StateSnapshot.of_everything() as state:
+            assert {id(model), id(later)} <= {id(owner) for owner in state.owners}
+            loose.requires_grad_()
+            model.eval()
+            later.eval()
+        assert model.training and later.training and not loose.requires_grad
+        assert gc.get_freeze_count() > 1000, "the outer one needs them aside"
+        _ = 1 / 0
+    assert gc.get_freeze_count() == 0
+
+
+def test_objects_that_a_program_has_set_aside_itself_stay_there() -> None:
+    gc.freeze()
+    try:
+        before = gc.get_freeze_count()
+        with older_objects_aside():
+            pass
+        assert gc.get_freeze_count() == before
+    finally:
+        gc.unfreeze()
 
 
 def test_modes_and_random_numbers_by_themselves() -> None:

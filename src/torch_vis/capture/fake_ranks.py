@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 import os
 import sys
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -38,7 +39,11 @@ STAGES = "torch.distributed.pipelining.stage"
 SHARDED = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 SHARDS = "torch.distributed.fsdp._fully_shard._fsdp_param"
 PROPAGATION = "torch.distributed.tensor._sharding_prop"
+STRATEGIES = "torch.distributed.tensor._ops.utils"
+MESHES = "torch.distributed.device_mesh"
 STRIDED = "_StridedShard"
+# kinds of parameters whose layouts are remembered at once
+MOST_ALIKE = 64
 INTEGERS = (torch.int32, torch.int64)
 # collectives after which a program knows more than what its own rank knew
 EXCHANGED = frozenset({"all_reduce", "all_to_all", "reduce_scatter"})
@@ -129,8 +134,9 @@ def talk(known: Any, func: Any, args: Any, on_shapes: Callable[[], Any]) -> Any:
         return args[0]
     row = TABLE.get(func._schema.name)
     numbers = None if row is None else _received(known, row, args, sys._getframe())
-    # of several tensors at once torch knows no rule
-    out = on_shapes() if not func._schema.name.endswith("coalesced_") else _in_place(func, row, args)
+    # torch's rule is the same where it has one: of several tensors at once it has none
+    in_place = row is not None and isinstance(row.filled, int) and func._schema.name.startswith("c10d::")
+    out = _in_place(func, row, args) if in_place or func._schema.name.endswith("coalesced_") else on_shapes()
     if row is None:
         return out
     if not isinstance(row.filled, int):
@@ -284,10 +290,12 @@ class Chunks(Sequence[torch.Tensor]):
 
 
 def _look_once(undo: Undo, modules: Mapping[str, Any]) -> None:
-    """What torch works out for each rank, or for each pair of parameters, though it needs one of them."""
+    """What torch works out for each rank, each parameter or each pair of them, though it needs one."""
     shards = modules.get(SHARDS)
     if hasattr(shards, "_chunk_with_empty"):
         undo.set(shards, "_chunk_with_empty", Chunks)
+    _join_meshes_once(undo, modules)
+    _place_alike_once(undo, modules)
     propagation = modules.get(PROPAGATION)
     original = getattr(propagation, "_propagate_use_strided_shard_flag", None)
     if original is None:
@@ -307,6 +315,50 @@ def _look_once(undo: Undo, modules: Mapping[str, Any]) -> None:
         original(strategy, last[1])
 
     undo.set(propagation, "_propagate_use_strided_shard_flag", propagate_flag)
+
+
+def _join_meshes_once(undo: Undo, modules: Mapping[str, Any]) -> None:
+    """The mesh of two axes, which ``fully_shard`` makes for each parameter: one for all, since none is changed."""
+    kind = getattr(modules.get(MESHES), "DeviceMesh", None)
+    original = getattr(kind, "_concatenate", None)
+    if original is None:
+        return
+    joined: dict[tuple[int, ...], tuple[list[Any], Any]] = {}
+
+    @leave_alone
+    def concatenate(meshes: list[Any]) -> Any:
+        key = tuple(map(id, meshes))
+        known = joined.get(key)
+        if known is None:
+            # the meshes are held, so that no other one gets their numbers
+            known = joined[key] = list(meshes), original(meshes)
+        return known[1]
+
+    undo.add(setattr, kind, "_concatenate", vars(kind)["_concatenate"])
+    kind._concatenate = staticmethod(concatenate)  # type: ignore[union-attr]
+
+
+def _place_alike_once(undo: Undo, modules: Mapping[str, Any]) -> None:
+    """How parameters that are placed alike can be laid out, which torch works out for each one of a list of them."""
+    strategies = modules.get(STRATEGIES)
+    original = getattr(strategies, "expand_to_full_mesh_op_strategy", None)
+    if original is None:
+        return
+    # torch has one schema for all that are alike; of these the latest, with what they were asked with
+    known: OrderedDict[int, tuple[Any, ...]] = OrderedDict()
+
+    @leave_alone
+    def expand(mesh: Any, schema: Any, choices: Any, **options: Any) -> Any:
+        row = known.get(id(schema))
+        if row is not None and row[0] is schema and row[1] is mesh and row[2:4] == (choices, options):
+            return row[4]
+        out = original(mesh, schema, choices, **options)
+        known[id(schema)] = schema, mesh, choices, options, out
+        if len(known) > MOST_ALIKE:
+            known.popitem(last=False)
+        return out
+
+    undo.set(strategies, "expand_to_full_mesh_op_strategy", expand)
 
 
 def _exchange_objects(undo: Undo, c10d: Any, fake: Any) -> None:

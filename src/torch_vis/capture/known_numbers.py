@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Mapping
 from threading import get_ident
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -93,6 +93,15 @@ class Plan(NamedTuple):
     composite: bool = False
     talks: bool = False
     """Whether it is a collective, or a wait for what one gives."""
+    is_bookkeeping: bool = False
+    """Whether it is about no tensor at all: a range of a profiler."""
+    is_like: bool = False
+    """Whether it makes a tensor in the shape of another one."""
+    asks_if_finite: bool = False
+    draws: bool = False
+    """Whether it draws random numbers, of which a few are taken to be the middle of their range."""
+    func: Any = None
+    """The operator; held, so that no other gets its number."""
 
 
 class KnownNumbers:
@@ -111,7 +120,8 @@ class KnownNumbers:
         """Lines that decided by a number that was taken for another, with what it was taken for, and how often."""
         self.exchanged: dict[str, Limit] = {}
         """What is said of numbers that ranks exchange, by the kind of the collective."""
-        self.plans: dict[Any, Plan] = {}
+        self.plans: dict[int, Plan] = {}
+        """By the number of an operator: torch computes its hash in Python."""
         self.any_number = False
         """Whether a program that asks for a number that is not known gets one, as a script does that prints it."""
 
@@ -167,9 +177,11 @@ class KnownNumbers:
 
     def plan(self, func: Any) -> Plan:
         """What is known of an operator."""
-        plan = self.plans.get(func)
+        plan = self.plans.get(id(func))
         if plan is None:
-            plan = self.plans[func] = _plan(func)
+            plan = self.plans[id(func)] = _plan(func)._replace(
+                is_like=func in LIKE, asks_if_finite=func in ASKS_IF_FINITE, draws=func in DRAWS, func=func
+            )
         return plan
 
     def answer(self, func: Any, args: Any, kwargs: Any, rule: Callable[..., Any]) -> Any:
@@ -192,14 +204,14 @@ class KnownNumbers:
 
     def follow(self, plan: Plan, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Work out the numbers of what an operation gave, and forget those that it wrote over."""
-        if func in LIKE and type(out) is FakeTensor and _is_small(out):
+        if plan.is_like and type(out) is FakeTensor and _is_small(out):
             # of the first argument it looks at the shape alone
             if self.assume is not None or not out.dtype.is_floating_point:
                 self._fill(func, args, kwargs, out)
             return
         if func is aten.resize_.default and _keeps_shape(args):
             return
-        if func in ASKS_IF_FINITE and self._take_as_finite(func, args, out):
+        if plan.asks_if_finite and self._take_as_finite(func, args, out):
             return
         if not plan.followed or not self._are_known(args):
             if plan.written:
@@ -551,7 +563,8 @@ def _plan(func: Any) -> Plan:
         torch._C.DispatchKey.CompositeImplicitAutograd
     )
     talks = namespace == "c10d" or schema.name == WAITED_FOR_LATER or schema.name.startswith(FUNCTIONAL)
-    return Plan(followed, by_numbers, tuple(written), CHOICES.get(func), composite, talks)
+    is_bookkeeping = namespace == "profiler"
+    return Plan(followed, by_numbers, tuple(written), CHOICES.get(func), composite, talks, is_bookkeeping)
 
 
 def _returns_written(func: Any) -> bool:
@@ -638,6 +651,27 @@ LITERALS = frozenset(
     }
 )  # fmt: skip
 Key = tuple[Any, ...]
+# operators of which torch remembers nothing, though what they give follows from all that a key says: from the sizes and
+# counts that they are given, whatever group of ranks they name
+BY_SHAPES_ALONE = frozenset(
+    {
+        "aten::_foreach_copy_",
+        "aten::_unsafe_view",
+        "aten::split_with_sizes",
+        "fsdp::all_gather_copy_in",
+        "fsdp::chunk_cat",
+        "fsdp::split_with_sizes_copy",
+        *(
+            f"{FUNCTIONAL}{name}{ending}"
+            for name in ("all_gather_into_tensor", "all_reduce", "reduce_scatter_tensor")
+            for ending in ("", "_coalesced")
+        ),
+        f"{FUNCTIONAL}all_to_all_single",
+        f"{FUNCTIONAL}broadcast",
+    }
+)
+# what is remembered at most, and the longest key: lists of a model's parameters are seldom seen twice
+MOST_RECIPES, LONGEST_KEY = 50_000, 4_000
 
 
 class NotRemembered(Exception):
@@ -665,12 +699,20 @@ def answers() -> tuple[int, int]:
     return mode.cache_hits, mode.cache_misses + sum(mode.cache_bypasses.values())
 
 
+class Several(NamedTuple):
+    """How a tuple or a list of tensors is made."""
+
+    kind: type
+    parts: tuple[Recipe | None, ...]
+
+
 class RememberedShapes:
-    """The memory of one fake mode."""
+    """What one fake mode makes of what all of them remember: shapes are the same in every run."""
+
+    _recipes: ClassVar[dict[Key, Recipe | Several | None]] = {}
 
     def __init__(self, mode: FakeTensorMode) -> None:
         self.mode = mode
-        self._recipes: dict[Key, Recipe | tuple[Recipe | None, ...]] = {}
         # what a new fake tensor of a device knows of itself
         self._patterns: dict[torch.device, dict[str, Any]] = {}
         self.is_on = mode.shape_env is None and not mode.cache_crosscheck_enabled
@@ -681,6 +723,11 @@ class RememberedShapes:
             if mode._allow_unsafe_data_ptr_access
             else bindings._set_throw_on_mutable_data_ptr
         )
+
+    @staticmethod
+    def follows_shapes(func: Any) -> bool:
+        """Whether all that an operator does with shapes follows from the key, though torch does not remember it."""
+        return func._schema.name in BY_SHAPES_ALONE
 
     def key(self, func: Any, args: Any, kwargs: Any) -> Key | None:
         """What says all that the result depends on; None where something does not go into a key."""
@@ -734,12 +781,13 @@ class RememberedShapes:
 
     def make(self, key: Key, args: Any) -> Any:
         """What an operation gave before, made anew; MISSING where nothing is remembered."""
-        recipe = self._recipes.get(key, MISSING)
-        if recipe is MISSING:
-            return MISSING
+        recipe: Any = self._recipes.get(key, MISSING)
         if type(recipe) is Recipe:
             return self._made(recipe, args)
-        return tuple(None if part is None else self._made(part, args) for part in recipe)  # type: ignore[attr-defined]
+        if type(recipe) is Several:
+            kind, parts = recipe
+            return kind(None if part is None else self._made(part, args) for part in parts)
+        return recipe
 
     def _made(self, recipe: Recipe, args: Any) -> Any:
         argument, memory, shape, stride, offset, dtype, device, requires_grad = recipe
@@ -759,19 +807,33 @@ class RememberedShapes:
                 device_for_backend_keys=device,
             )
         self._refuse_data(made)
-        made.__dict__.update(self._patterns[device])  # type: ignore[index]
+        pattern = self._patterns.get(device)  # type: ignore[arg-type]
+        made.__dict__.update(self._new_pattern(device) if pattern is None else pattern)
         return made
 
+    def _new_pattern(self, device: Any) -> dict[str, Any]:
+        with torch._C._DisableTorchDispatch():
+            shapes = torch.empty(0, device="meta")
+            pattern = self._patterns[device] = dict(FakeTensor(self.mode, shapes, device).__dict__)
+        return pattern
+
     def learn(self, key: Key, func: Any, args: Any, out: Any) -> None:
-        """Remember what torch answered from its own memory."""
-        if type(out) is tuple:
-            parts = [None if part is None else self._recipe(func, args, part) for part in out]
-            if all(part is None or recipe is not None for part, recipe in zip(out, parts)):
-                self._recipes[key] = tuple(parts)
+        """Remember what torch answered from its own memory, or what follows from the key alone."""
+        if len(key) > LONGEST_KEY:
             return
-        recipe = self._recipe(func, args, out)
-        if recipe is not None:
-            self._recipes[key] = recipe
+        recipe: Recipe | Several | None = None
+        if type(out) is tuple or type(out) is list:
+            parts = [None if part is None else self._recipe(func, args, part) for part in out]
+            if any(recipe is None and part is not None for part, recipe in zip(out, parts)):
+                return
+            recipe = Several(type(out), tuple(parts))
+        elif out is not None:
+            recipe = self._recipe(func, args, out)
+            if recipe is None:
+                return
+        if len(self._recipes) >= MOST_RECIPES:
+            self._recipes.clear()
+        self._recipes[key] = recipe
 
     def _recipe(self, func: Any, args: Any, out: Any) -> Recipe | None:
         if type(out) is not FakeTensor or out.layout is not torch.strided or out.is_quantized:
@@ -781,23 +843,30 @@ class RememberedShapes:
                 return Recipe(place, -1)
         if out.constant is not None or out.is_conj() or out.is_neg() or out.is_inference():
             return None
-        memory = -1
-        if func.is_view:
-            places = [place for place, item in enumerate(args) if isinstance(item, torch.Tensor)]
-            if len(places) != 1:
-                return None
-            memory = places[0]
+        memory = self._memory(args, out)
+        if memory is None or (func.is_view and memory < 0):
+            return None
         device = out.fake_device
         recipe = Recipe(
             -1, memory, tuple(out.shape), out.stride(), int(out.storage_offset()), out.dtype, device,
             out.requires_grad,
         )  # fmt: skip
-        if device not in self._patterns:
-            with torch._C._DisableTorchDispatch():
-                shapes = torch.empty(0, device="meta")
-                self._patterns[device] = dict(FakeTensor(self.mode, shapes, device).__dict__)
         # as torch does when it remembers: what is made has to be dispatched alike
         made = self._made(recipe, args)
         alike = torch._C._dispatch_key_set(made) == torch._C._dispatch_key_set(out)
         same_size = made.untyped_storage().nbytes() == out.untyped_storage().nbytes()
         return recipe if alike and same_size and made.__dict__.keys() == out.__dict__.keys() else None
+
+    @staticmethod
+    def _memory(args: Any, out: FakeTensor) -> int | None:
+        """The argument in whose memory a tensor lies; -1 if it has its own, None if no argument by itself has it."""
+        address = out.untyped_storage()._cdata
+        for place, item in enumerate(args):
+            if type(item) is FakeTensor:
+                if item.untyped_storage()._cdata == address:
+                    return place
+            elif type(item) in (list, tuple):
+                given = [part for part in pytree.tree_leaves(item) if type(part) is FakeTensor]
+                if any(part.untyped_storage()._cdata == address for part in given):
+                    return None
+        return -1

@@ -27,7 +27,7 @@ from torch_vis.capture.kept_tensors import KeptTensors, copy_of, version_of
 from torch_vis.capture.modes import push_mode, without_gradients
 from torch_vis.capture.recording.dispatch_mode import RecordMode, is_wrapper
 from torch_vis.capture.recording.recorder import Recorder, flat_tensors
-from torch_vis.capture.undo import Context, Undo, context, without_warnings
+from torch_vis.capture.undo import Context, Shared, Undo, context, without_warnings
 from torch_vis.errors import UsageError
 from torch_vis.ops.higher_order import INLINED
 
@@ -103,13 +103,9 @@ class StateSnapshot(Context["StateSnapshot"]):
     @classmethod
     def of_everything(cls, *, hold: bool = True, lazy: bool = True) -> StateSnapshot:
         """All tensors that are alive, and all modules, optimizers, schedulers and scalers; not contents of memory."""
-        tensors, owners = [], []
-        for item in gc.get_objects():
-            kind = type(item)
-            if issubclass(kind, torch.Tensor):
-                tensors.append(("", item))
-            elif issubclass(kind, OWNERS):
-                owners.append(item)
+        items = _older.alive() + tensors_and_owners()
+        tensors = [("", item) for item in items if issubclass(type(item), torch.Tensor)]
+        owners = [item for item in items if not issubclass(type(item), torch.Tensor)]
         return cls(tensors, owners, hold=hold, lazy=lazy)
 
     @classmethod
@@ -288,6 +284,63 @@ class StateSnapshot(Context["StateSnapshot"]):
             return
         with disabled():
             self.memory = [(storage, copy_of(storage)) for storage in storages.values()]
+
+
+def tensors_and_owners() -> list[Any]:
+    """All tensors, modules, optimizers, schedulers and scalers that the garbage collector looks at."""
+    everything = gc.get_objects()
+    # there are a thousand times more objects than types
+    kinds = {kind for kind in set(map(type, everything)) if issubclass(kind, (torch.Tensor, *OWNERS))}
+    return [item for item in everything if type(item) in kinds]
+
+
+class OlderObjects:
+    """All objects that there are, set aside from the garbage collector, which would look at each again and again.
+
+    A run by shapes that makes and drops a model needs the collector several times, and of hundreds of thousands of
+    objects all but a few are those of loaded modules.
+    """
+
+    def __init__(self) -> None:
+        self._seen: list[weakref.ref[Any]] = []
+        self._is_aside = False
+
+    def install(self) -> None:
+        """Set them aside, unless the program has done that itself."""
+        if self._is_aside or gc.get_freeze_count():
+            return
+        gc.collect()
+        self._seen = [weakref.ref(item) for item in tensors_and_owners()]
+        self._is_aside = True
+        gc.freeze()
+
+    def remove(self) -> None:
+        """Have the collector look at them again."""
+        if self._is_aside:
+            gc.unfreeze()
+            self._is_aside, self._seen = False, []
+
+    def alive(self) -> list[Any]:
+        """The tensors, modules, optimizers, schedulers and scalers among them."""
+        return [item for seen in list(self._seen) if (item := seen()) is not None]
+
+
+_older = OlderObjects()
+_aside = Shared(_older)
+
+
+@context
+def older_objects_aside(undo: Undo) -> None:
+    """For several runs that each make and drop a model: let the garbage collector look at what they make alone.
+
+    >>> before = gc.get_freeze_count()
+    >>> with older_objects_aside():
+    ...     gc.get_freeze_count() > 1000
+    True
+    >>> gc.get_freeze_count() == before
+    True
+    """
+    _aside.take(undo, object())
 
 
 class TensorState:

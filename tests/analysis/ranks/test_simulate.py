@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,51 @@ def test_memory_of_a_simulated_rank_is_what_the_tracker_of_fsdp_says(name: str) 
         expected = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
     w = tv.simulate(lambda mesh: build(mesh, **options)[2], x, mesh=mesh, ranks=[rank])
     assert w[rank].memory().peak_bytes == expected
+
+
+# ---------------------------------------------------------------- what is worked out once
+
+
+def test_meshes_and_layouts_are_worked_out_for_kinds_of_parameters_and_not_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor._ops import utils
+
+    calls: Counter[str] = Counter()
+
+    def counted(owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls[name] += 1
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, call)
+
+    counted(DeviceMesh, "__init__")
+    counted(utils, "expand_to_full_mesh_op_strategy")
+    spent = []
+    for layers in (2, 2, 8):
+        calls.clear()
+
+        def make(mesh: Any, layers: int = layers) -> Any:
+            net = Net(32, layers)
+            tensor_parallel(net, mesh["tp"])
+            shard(net, mesh["dp"])
+            optimizer = torch.optim.AdamW(net.parameters(), fused=True)
+
+            def step(x: torch.Tensor) -> None:
+                net(x).pow(2).mean().backward()
+                optimizer.step()
+
+            return step
+
+        before = vars(DeviceMesh)["_concatenate"]
+        tv.simulate(make, torch.ones(4, 3, 32), mesh={"dp": 2, "tp": 2}, ranks=[0])
+        assert vars(DeviceMesh)["_concatenate"] is before
+        spent.append(dict(calls))
+    assert spent[1] == spent[2]
 
 
 # ---------------------------------------------------------------- copies

@@ -27,6 +27,7 @@ from torch_vis.analysis.ranks.world import World
 from torch_vis.analysis.report import Charts, Report
 from torch_vis.capture.fake import NoStep
 from torch_vis.capture.recording.user_functions import held_variables
+from torch_vis.capture.state import older_objects_aside
 from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.text import count as count_text
 from torch_vis.graph.text import duration, many, size
@@ -140,17 +141,18 @@ def fit(
             f"no choice of pp and tp divides {world} ranks: pp is one of {choices['pp']}, tp of {choices['tp']}"
         )
     maker = Maker(make, layers, options)
-    trials = []
-    for mesh, pattern, chosen in itertools.product(meshes, patterns, maker.choices):
-        with suppress(NoStep):
-            trials.append(LayoutTrial(maker, batch, mesh, pattern, device, links, assume, chosen))
-    if not trials:
-        raise UsageError("make gave no step for any of the layouts")
-    rows = sorted((trial.layout(limit) for trial in trials), key=_order)
-    order = {trial.key: trial for trial in trials}
-    best = order[_key(rows[0])]
-    if whole and rows[0].fits:
-        rows[0] = best.trace_whole().layout(limit)
+    with older_objects_aside():
+        trials = []
+        for mesh, pattern, chosen in itertools.product(meshes, patterns, maker.choices):
+            with suppress(NoStep):
+                trials.append(LayoutTrial(maker, batch, mesh, pattern, device, links, assume, chosen))
+        if not trials:
+            raise UsageError("make gave no step for any of the layouts")
+        rows = sorted((trial.layout(limit) for trial in trials), key=_order)
+        order = {trial.key: trial for trial in trials}
+        best = order[_key(rows[0])]
+        if whole and rows[0].fits:
+            rows[0] = best.trace_whole().layout(limit)
     return FitReport(rows, limit, best.world, device)
 
 

@@ -14,6 +14,7 @@ from torch_vis.analysis.ranks.step_time import Link, links_of, predicted_runs
 from torch_vis.analysis.ranks.world import World
 from torch_vis.capture.fake import SimulatedRun, simulated_run
 from torch_vis.capture.fake_ranks import ShapesMissing, StageShapes
+from torch_vis.capture.state import older_objects_aside
 from torch_vis.errors import UsageError
 from torch_vis.graph.run import Limit
 from torch_vis.graph.schema import Placement
@@ -66,7 +67,8 @@ def simulate(
         raise UsageError("links= are for predicted times; say hardware= as well, e.g. hardware='H100 SXM'")
     speeds = None if device is None else links_of(layout.axes, device, links)
     simulation = Simulation(make, batch, layout, assume=assume)
-    world = simulation.world(_chosen(ranks, layout.size))
+    with older_objects_aside():
+        world = simulation.world(_chosen(ranks, layout.size))
     return world if device is None or speeds is None else predicted(world, device, speeds)
 
 
