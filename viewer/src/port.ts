@@ -43,7 +43,7 @@ export interface DrawnBox {
   /** The same as `name`, and the second line of a box as far as it is no shape. */
   label: string;
   type: string;
-  /** The path of a module; the module around anything else. */
+  /** The path of a module, of a repeat that of the instance that it shows; the module around anything else. */
   path: string;
   /** Of a call, or a repeat of calls, what was called: a module, function, optimizer …; "" for none. */
   call: string;
@@ -417,6 +417,7 @@ export class Port {
   /** Open a box, or the module of a path: all of it or, of a repeat, one instance for all. */
   async open(name: string, how?: Opening): Promise<void> {
     const box = await this.reached(name);
+    this.page.app.spread = 1;
     box.opening = how ?? openingOf(box);
     await this.page.shell.refresh(box);
   }
@@ -454,7 +455,7 @@ export class Port {
     const { app, shell } = this.page;
     shell.search.show(text);
     return shell.search.hits().map(({ node, scope }) => ({
-      path: app.run.path(scope),
+      path: app.run.path(app.run.moduleAround(scope)),
       name: node >= 0 ? app.run.name(node) : app.run.label(scope),
       cls: node >= 0 ? app.run.op(node) : app.run.module(scope)[1],
       node,
@@ -592,7 +593,7 @@ export class Port {
     const { run, forest, subject } = box;
     const heat = box.start >= 0 ? (app.heat?.of(box) ?? null) : null;
     const paint = app.paint(box, app.theme);
-    const first = box.elements[0];
+    const first = subject.elements[0];
     const isEnd = box.kind === "input" || box.kind === "output" || first === undefined;
     const call = isEnd || first >= 0 || box.kind === "bundle" || box.kind === "step" ? "" : run.module(~first)[2];
     return {

@@ -358,6 +358,7 @@ export class Shell {
       this.say(`${app.run.name(node)} is a view: views are shown now (v hides them)`);
     }
     const box = app.pickNode(node, true);
+    if (box && !app.scene?.find(box)) app.spread = 1;
     await this.refresh(null);
     app.select(box, node);
     if (box) this.view.flyToBox(box, true);
@@ -371,6 +372,7 @@ export class Shell {
       return;
     }
     if (box.isView) this.app.views = true;
+    if (!this.app.scene?.find(box)) this.app.spread = 1;
     await this.refresh(null);
     this.staying = stay;
     this.app.select(box);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -160,3 +161,40 @@ def test_the_port_opens_and_selects_modules_that_are_not_drawn(show: Callable[[A
         page.js("return P.open('nothing')")
     with pytest.raises(Exception, match='no phases "overlay"; there are'):
         page.js("return P.phases('overlay')")
+
+
+class Wrapped(nn.Module):
+    """A module that gives what it was given, so that several can follow one another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = Heads()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.heads(x)
+
+
+def test_the_port_tells_a_repeat_by_the_instance_that_it_shows(show: Callable[[Any], Page]) -> None:
+    page = show(tv.trace(nn.Sequential(*(Wrapped() for _ in range(4))), torch.ones(2, 5, 8)))
+    for path in ("2", "0", "3", "1.heads.query"):
+        page.js("return P.select(arguments[0])", path)
+        assert page.js("return P.selection().path") == path
+        assert path in {box["path"] for box in page.boxes()}
+    hits = page.js("return P.search('scaled_dot')")
+    assert {hit["path"] for hit in hits} == {f"{number}.heads" for number in range(4)}, "the modules around"
+
+
+def test_what_the_docs_say_of_the_port_is_there(show: Callable[[Any], Page]) -> None:
+    page = show(tv.trace(Attending(), torch.ones(2, 5, 8)))
+    text = (Path(__file__).parents[3] / "docs" / "page.md").read_text(encoding="utf-8")
+    for what in ("boxes", "edges"):
+        table = text.split(f"`{what}()`: ")[1].split("\n\n")[1]
+        fields = {
+            name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])
+        }
+        rows = page.js(f"return P.{what}()")
+        assert len(fields) > 3 and rows and all(fields <= row.keys() for row in rows)
+    assert set(re.findall(r"`(mode|heat|theme|tab|dock|canvas)`", text)) <= page.js("return P.state()").keys()
+    calls = re.findall(r"^\| `(\w+)\(", text, re.MULTILINE)
+    assert calls == ["open", "select", "search"]
+    assert all(page.js(f"return typeof P.{call}") == "function" for call in calls)

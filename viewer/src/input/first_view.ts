@@ -25,7 +25,7 @@ const HALF = 0.62; // of the room, which is less than the window: more than half
 // Heights of the room that a layout is made for: in a lower one, chains stand in more columns; in a higher one, inner frames do not.
 const LOWER = [1, 0.85, 0.7, 0.5, 0.35, 1.3];
 const LOWER_AT_LAST = [1, 0.85, 0.7, 0.6, 0.5, 0.42, 0.35, 0.28, 1.15, 1.3, 1.6];
-const SPREADS = [1, 1.2, 1.5, 2, 2.5, 3]; // of the gaps: what would leave most of the window empty is set more widely
+const SPREADS = [1, 1.2, 1.5, 2, 2.5, 3, 4, 5]; // of the gaps: what would leave most of the window empty is set more widely
 const MUCH_TOO_LARGE = 1.4; // of the room: what takes so much of it fits in no shape
 
 /** Sizes of windows that many people have: what the first screen of a smaller one opens, that of a larger one opens as well. */

@@ -108,7 +108,7 @@ export function decode(hash: string): Wanted {
             ),
     room: isRoom(room) ? { w: room[0], h: room[1] } : null,
     lower: isRoom(room) && room[2] > 0.2 && room[2] < 2 ? room[2] : 1,
-    spread: isRoom(room) && room[3] > 1 && room[3] <= 3 ? room[3] : 1,
+    spread: isRoom(room) && room[3] > 1 && room[3] <= 5 ? room[3] : 1,
     at: at.length === 3 && at.every(Number.isFinite) && at[2] > 0 ? [at[0], at[1], at[2]] : null,
   };
 }
