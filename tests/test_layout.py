@@ -116,6 +116,18 @@ def test_modules_that_are_named_in_texts_are_there() -> None:
     assert gone == []
 
 
+def test_what_tests_share_is_in_the_kit() -> None:
+    """A test that moves or goes takes nothing with it that others need."""
+    tests = ROOT / "tests"
+    borrowed = [
+        f"{source.relative_to(ROOT).as_posix()}:{row.line}: {row.module}"
+        for source in sorted(tests.rglob("*.py"))
+        for row in imports_of(source, tests)
+        if row.module.rpartition(".")[2].startswith("test_")
+    ]
+    assert borrowed == []
+
+
 def test_cycles_are_found() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"f"}, "f": {"g"}, "g": {"e", "a"}}
     assert cycles(graph) == [["b", "c"], ["e", "f", "g"]]

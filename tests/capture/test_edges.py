@@ -14,8 +14,7 @@ from torch import Tensor
 
 import torch_vis as tv
 from bench.irregular_views import PATTERNS, program
-from tests.capture.test_properties import connected, trace, truth
-from tests.kit.programs import FRESH, VIEWS, WRITES, Step, programs
+from tests.kit.programs import FRESH, VIEWS, WRITES, Step, connected, programs, trace, truth
 from torch_vis.capture.assembling import assemble, edges
 from torch_vis.errors import CorruptFile
 

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 import torch_vis as tv
-from tests.capture.test_processes import forking, in_child
 from tests.kit.interrupts import left_behind, process_state
+from tests.kit.processes import forking, in_child
 from tests.kit.scenes import ATTENDING, INPUT, MODEL, SEQUENCE
 from torch_vis.errors import UsageError
 

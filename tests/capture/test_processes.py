@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import multiprocessing
-import os
 import sys
 import threading
 import warnings
@@ -20,30 +19,14 @@ from torch.utils.data import DataLoader, Dataset
 
 import torch_vis as tv
 from tests.kit.interrupts import left_behind, process_state
+from tests.kit.processes import forking, in_child
 from tests.kit.scenes import SCENES
 from torch_vis.capture.modes import DispatchModes
 from torch_vis.capture.recording import module_calls, source_lines
 
-forking = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-
 
 def net(width: int = 3) -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.ReLU())
-
-
-def in_child(work: Callable[[], bool]) -> bool:
-    """Whether a forked child found what was expected of it."""
-    with warnings.catch_warnings():
-        # other threads there may be
-        warnings.simplefilter("ignore")
-        child = os.fork()
-    if child == 0:
-        code = 2
-        try:
-            code = 0 if work() else 1
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 # ---------------------------------------------------------------- processes

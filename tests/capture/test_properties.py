@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -17,51 +15,16 @@ from tests.kit.programs import (
     SMOOTH_WRITES,
     VIEWS,
     WRITES,
-    Machine,
-    Shadow,
     Step,
+    connected,
     make_inputs,
     programs,
+    run,
+    trace,
+    truth,
 )
 
 SHAPES = st.lists(st.sampled_from([(4, 3), (2, 3, 2), (6,), (3, 3), (1, 5), ()]), min_size=1, max_size=3)
-
-
-def run(program: list[Step], inputs: list[Tensor], tags: list[Tensor]) -> list[Tensor]:
-    machine = Machine(inputs, tags)
-    machine.run(program)
-    return machine.registers[-4:]
-
-
-def trace(program: list[Step], shapes: list[tuple[int, ...]], **options: Any) -> tv.Trace:
-    inputs, tags = make_inputs(shapes, len(program), seed=0)
-    return tv.trace(lambda inputs, tags: run(program, inputs, tags), inputs, tags, **options)
-
-
-def truth(program: list[Step], shapes: list[tuple[int, ...]]) -> dict[str, frozenset[str]]:
-    """For every output and every input at the end, the inputs that its elements come from, by bookkeeping."""
-    inputs, tags = make_inputs(shapes, len(program), seed=0)
-    torch.manual_seed(0)
-    shadow = Shadow()
-    for kind, group in (("inputs", inputs), ("tags", tags)):
-        for place, tensor in enumerate(group):
-            shadow.source(f"{kind}.{place}", tensor)
-    machine = Machine(inputs, tags, shadow)
-    machine.run(program)
-    found = {f"output.{place}": shadow.rests(tensor) for place, tensor in enumerate(machine.registers[-4:])}
-    found |= {f"inputs.{place}": shadow.rests(tensor) for place, tensor in enumerate(inputs)}
-    return found
-
-
-def connected(t: tv.Trace) -> dict[str, frozenset[str]]:
-    """The same from the graph's edges."""
-    graph = t.graph
-    found = {}
-    for result in graph.outcomes:
-        _, values = graph.ancestors(result.sources())
-        rows = [value for value in graph.inputs if values[value.index] and value.role == "input"]
-        found[result.name] = frozenset(str(value.name) for value in rows)
-    return found
 
 
 @settings(max_examples=150)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 import torch_vis as tv
-from tests.kit.counting import counting, floats, flops, numbers
+from tests.kit.counting import Array, counting, floats, flops, numbers, zeros
 from torch_vis.graph import TensorType
 from torch_vis.ops.cost import Cost, Operation, costs
 from torch_vis.ops.cost.registry import formula_of
@@ -83,3 +83,32 @@ def formula(op: str, *args: Any, out: Any = (), **kwargs: Any) -> Cost | None:
 def double(*shape: int, low: float = -2.0, high: float = 2.0) -> torch.Tensor:
     """Random numbers between two bounds."""
     return torch.rand(*shape, dtype=torch.float64) * (high - low) + low
+
+
+SIZES = [1, 2, 3, 5]
+
+
+def substituted(a: Array, b: Array, *, lower: bool, unit: bool) -> Array:
+    n = len(a)
+    x = zeros(*b.shape)
+    order = range(n) if lower else range(n - 1, -1, -1)
+    for column in range(b.shape[1]):
+        for i in order:
+            total = b[i, column]
+            for k in range(i) if lower else range(i + 1, n):
+                total = total - a[i, k] * x[k, column]
+            x[i, column] = total if unit else total / a[i, i]
+    return x
+
+
+def dominant(n: int) -> torch.Tensor:
+    """A matrix for which elimination exchanges nothing."""
+    return double(n, n) + 10 * n * torch.eye(n, dtype=torch.float64)
+
+
+def check(function: Any, reference: Any, *tensors: Any, op: str) -> None:
+    trace = traced(function, *tensors)
+    with counting() as tally:
+        made = reference(*map(numbers, tensors))
+    assert_values(trace.output, made)
+    assert cost_of(trace, op).flops == flops(tally)

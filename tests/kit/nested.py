@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import torch_vis as tv
 
@@ -37,3 +38,27 @@ def nested_trace(levels: int) -> tv.Trace:
     finally:
         sys.setrecursionlimit(limit)
         threading.stack_size(stack)
+
+
+class Checkpointed(nn.Module):
+    """Layers of which each is computed again in backward, as a whole or from inside."""
+
+    def __init__(self, reentrant: bool, inside: bool) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.0), nn.GELU(), nn.Linear(8, 4)) for _ in range(3)
+        )
+        self.reentrant, self.inside = reentrant, inside
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        for layer in self.layers:
+
+            def run(x: torch.Tensor, layer: nn.Sequential = layer) -> torch.Tensor:  # type: ignore[assignment]
+                for part in layer:
+                    x = part(x)
+                return x
+
+            x = checkpoint(run if self.inside else layer, x, use_reentrant=self.reentrant)
+        return x

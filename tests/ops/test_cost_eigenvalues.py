@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.kit.cost_proofs import assert_values, cost_of, double, traced
+from tests.kit.cost_proofs import SIZES, assert_values, check, cost_of, dominant, double, substituted, traced
 from tests.kit.counting import Array, Number, counting, dot, floats, flops, numbers, sqrt
-from tests.ops.test_cost_linalg import SIZES, check, dominant, substituted
 from torch_vis.ops.cost.linalg import (
     BULGE_OF_THREE,
     BULGE_OF_TWO,

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.kit.cost_proofs import assert_values, cost_of, double, traced
-from tests.kit.counting import Array, array, counting, dot, flops, numbers, sqrt, zeros
-
-SIZES = [1, 2, 3, 5]
+from tests.kit.cost_proofs import SIZES, check, cost_of, dominant, double, substituted, traced
+from tests.kit.counting import Array, array, dot, sqrt
 
 
 def eliminated(a: Array) -> Array:
@@ -22,32 +20,6 @@ def eliminated(a: Array) -> Array:
             for k in range(j + 1, columns):
                 a[i, k] = a[i, k] - a[i, j] * a[j, k]
     return a
-
-
-def substituted(a: Array, b: Array, *, lower: bool, unit: bool) -> Array:
-    n = len(a)
-    x = zeros(*b.shape)
-    order = range(n) if lower else range(n - 1, -1, -1)
-    for column in range(b.shape[1]):
-        for i in order:
-            total = b[i, column]
-            for k in range(i) if lower else range(i + 1, n):
-                total = total - a[i, k] * x[k, column]
-            x[i, column] = total if unit else total / a[i, i]
-    return x
-
-
-def dominant(n: int) -> torch.Tensor:
-    """A matrix for which elimination exchanges nothing."""
-    return double(n, n) + 10 * n * torch.eye(n, dtype=torch.float64)
-
-
-def check(function: Any, reference: Any, *tensors: Any, op: str) -> None:
-    trace = traced(function, *tensors)
-    with counting() as tally:
-        made = reference(*map(numbers, tensors))
-    assert_values(trace.output, made)
-    assert cost_of(trace, op).flops == flops(tally)
 
 
 @pytest.mark.parametrize("n", SIZES)

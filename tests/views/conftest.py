@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.kit.browser import browser
-from tests.views.page.test_browser import Page
+from tests.kit.browser import Page, browser
 
 
 @pytest.fixture(scope="module")

@@ -11,10 +11,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import torch_vis as tv
-from tests.kit.browser import needs_browser
+from tests.kit.browser import Page, needs_browser
 from tests.kit.graphs import one_node_graph
 from tests.kit.screen import drive, panel, press
-from tests.views.page.test_browser import Page
 from torch_vis.graph import Metrics
 from torch_vis.graph.text import size
 

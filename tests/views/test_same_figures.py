@@ -16,8 +16,7 @@ import pytest
 import torch
 
 import torch_vis as tv
-from tests.kit.browser import browser, needs_browser
-from tests.views.page.test_browser import Page
+from tests.kit.browser import Page, browser, needs_browser
 from tests.zoo import cases, seed_everything
 from torch_vis.graph.text import count, duration, size
 from torch_vis.interfaces.explorer.trace_source import TraceSource

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import torch_vis as tv
-from tests.analysis.advice.test_pruning_heads import made
+from tests.kit.heads import made
 
 CORRECTED = {
     "llama": {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_key_value_heads": 1},

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import torch_vis as tv
-from tests.analysis.advice.test_pruning_heads import Kept
+from tests.kit.heads import Kept
 from tests.kit.labels import written
 from torch_vis.analysis.advice.pruning.surgery import without
 from torch_vis.analysis.advice.pruning.trial import OTHER

@@ -17,6 +17,7 @@ from torch import nn
 import torch_vis as tv
 from tests.kit.geometry import line_crosses, overlapping
 from tests.kit.graphs import empty_graph, one_node_graph
+from tests.kit.hostile import hostile_model
 from tests.kit.traced import NAMES, traced
 from tests.zoo import ZOO
 from torch_vis.errors import MissingExtra
@@ -27,14 +28,6 @@ from torch_vis.views.figure.scene import scene
 plt = pytest.importorskip("matplotlib.pyplot", reason="matplotlib is not installed")
 go = pytest.importorskip("plotly.graph_objects", reason="plotly is not installed")
 SVG = "{http://www.w3.org/2000/svg}"
-HOSTILE = [
-    "<img src=x onerror=alert(1)>",
-    'a"b]; x -> y [',
-    "$\\frac{1}{2}$",
-    "line\nbreak\x00",
-    "| `code` *b* |",
-    "層",
-]
 
 
 @pytest.fixture(autouse=True)
@@ -42,18 +35,6 @@ def no_figure_stays_open() -> Any:
     plt.switch_backend("Agg")
     yield
     plt.close("all")
-
-
-def hostile_model() -> nn.Module:
-    """A model whose modules' names and classes try to be markup."""
-    model = nn.Module()
-    parts = []
-    for place, name in enumerate(HOSTILE):
-        part = type(name.replace("\x00", ""), (nn.Linear,), {})(4, 4)
-        parts.append(part)
-        model._modules[f"{name} {place}".replace(".", "")] = part
-    model.forward = lambda x: [x := part(x) for part in parts][-1]  # type: ignore[method-assign]
-    return model
 
 
 def empty_trace() -> tv.Trace:

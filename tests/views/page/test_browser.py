@@ -14,117 +14,13 @@ import torch
 from torch import nn
 
 import torch_vis as tv
-from tests.kit.browser import browser, needs_browser
+from tests.kit.browser import Net, Page, browser, needs_browser
 from tests.kit.graphs import empty_graph
+from tests.kit.hostile import hostile_model
 from tests.kit.nested import nested_trace
-from tests.views.figure.test_renderers import hostile_model
 from torch_vis.graph import Metrics
 
 pytestmark = needs_browser
-WAIT_S = 20.0
-
-
-class Block(nn.Module):
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(8, size), nn.Linear(size, 8)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.second(torch.relu(self.first(x)))
-
-
-class Net(nn.Module):
-    """A stem, six blocks of which the third is wider, and a head."""
-
-    def __init__(self, blocks: int = 6) -> None:
-        super().__init__()
-        self.stem = nn.Linear(4, 8)
-        self.blocks = nn.ModuleList(Block(24 if place == 2 else 16) for place in range(blocks))
-        self.head = nn.Linear(8, 2)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.stem(x)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x)
-
-
-class Page:
-    """A page in the browser, driven as a person drives it."""
-
-    def __init__(self, driver: Any, path: Path) -> None:
-        self.driver, self.path = driver, path
-
-    def open(self, hash: str = "") -> Page:
-        self.driver.get("about:blank")
-        self.driver.get_log("browser")
-        self.driver.get(self.path.as_uri() + hash)
-        self.until("return window.torchVis?.isReady")
-        return self
-
-    def js(self, code: str, *args: Any) -> Any:
-        """Run a script in the page; ``P`` is the page's port, and a promise that is returned is waited for."""
-        return self.driver.execute_script("const P = window.torchVis;" + code, *args)
-
-    def until(self, code: str) -> Any:
-        end = time.monotonic() + WAIT_S
-        while time.monotonic() < end:
-            found = self.js(code)
-            if found:
-                return found
-            time.sleep(0.03)
-        raise AssertionError(
-            f"not seen within {WAIT_S} s: {code}; {self.js('return document.body.innerText')[:500]}"
-        )
-
-    def press(self, *keys: str) -> None:
-        from selenium.webdriver.common.action_chains import ActionChains
-
-        ActionChains(self.driver).send_keys(*keys).perform()
-
-    def labels(self) -> list[str]:
-        """What is to be seen: the labels of all boxes and frames."""
-        return [box["label"] for box in self.boxes()]
-
-    def boxes(self, **wanted: Any) -> list[dict[str, Any]]:
-        """The boxes and frames that are drawn, or those with these facts: ``boxes(column=0, kind="op")``."""
-        boxes = self.js("return P.boxes()")
-        return [box for box in boxes if all(box[name] == value for name, value in wanted.items())]
-
-    def box(self, label: str, **wanted: Any) -> dict[str, Any]:
-        """The first box of a label."""
-        return self.boxes(label=label, **wanted)[0]
-
-    def operation(self, name: str, *, last: bool = False, **wanted: Any) -> int:
-        """The number of the first or last operation of a name."""
-        nodes = [
-            row["node"]
-            for row in self.js("return P.operations()")
-            if row["name"] == name and all(row[key] == value for key, value in wanted.items())
-        ]
-        return int(nodes[-1 if last else 0])
-
-    def click(self, label: str, *, twice: bool = False) -> None:
-        """Click the middle of a box's first line."""
-        from selenium.webdriver.common.action_chains import ActionChains
-
-        x, y = self.js(
-            "const {x, y} = P.boxes().find(b => b.label === arguments[0]).sheet;"
-            "P.camera({scale: 1, x: 300 - x, y: 200 - y});"
-            "const b = document.querySelector('.graph').getBoundingClientRect();"
-            "return [b.left + 330, b.top + 214];",
-            label,
-        )
-        chain = ActionChains(self.driver).w3c_actions
-        chain.pointer_action.move_to_location(int(x), int(y))
-        chain.pointer_action.double_click() if twice else chain.pointer_action.click()
-        chain.perform()
-
-    def text(self, selector: str) -> str:
-        return str(self.js("return document.querySelector(arguments[0])?.innerText ?? ''", selector))
-
-    def complaints(self) -> list[str]:
-        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 import torch_vis as tv
-from tests.kit.browser import needs_browser
-from tests.views.page.test_browser import Page
+from tests.kit.browser import Page, needs_browser
 
 pytestmark = needs_browser
 Show = Callable[[Any], Page]

@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 import torch_vis as tv
-from tests.kit.browser import browser, needs_browser
-from tests.views.page.test_browser import Page
+from tests.kit.browser import Page, browser, needs_browser
 
 pytestmark = needs_browser
 

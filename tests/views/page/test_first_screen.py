@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 import torch_vis as tv
-from tests.kit.browser import needs_browser
+from tests.kit.browser import Net, Page, needs_browser
 from tests.kit.first_screen import SIZES, breaches, look, resize, shows_less
-from tests.views.page.test_browser import Net, Page
 
 pytestmark = needs_browser
 

@@ -10,10 +10,7 @@ import torch
 from torch import nn
 
 import torch_vis as tv
-from tests.kit.browser import needs_browser
-from tests.views.page.test_browser import Page
-from tests.views.page.test_marks import column, modules
-from tests.views.page.test_panels import facts
+from tests.kit.browser import Page, column, facts, modules, needs_browser
 
 pytestmark = needs_browser
 Show = Callable[[Any], Page]

@@ -12,9 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import torch_vis as tv
-from tests.kit.browser import needs_browser
-from tests.views.page.test_browser import Block, Page
-from tests.views.page.test_panels import facts
+from tests.kit.browser import Block, Page, column, facts, modules, needs_browser
 from torch_vis.graph.module_table import ModuleTable
 
 pytestmark = needs_browser
@@ -57,19 +55,6 @@ def drawn(page: Page, scale: float = 1) -> list[str]:
         scale,
     )
     return [part["text"] for part in painted if part["kind"] == "text"]
-
-
-def modules(page: Page) -> dict[str, list[str]]:
-    """The rows of the module table by their name, and what is in their cells."""
-    page.js("P.tab('modules')")
-    rows = page.js(
-        "return [...document.querySelectorAll('.grid tbody tr')].map(r => [...r.cells].map(c => c.innerText))"
-    )
-    return {cells[0].strip(): cells[1:] for cells in rows}
-
-
-def column(page: Page, name: str) -> int:
-    return page.js("return [...document.querySelectorAll('.grid th')].map(t => t.innerText)").index(name) - 1
 
 
 # ---------------------------------------------------------------- computed again

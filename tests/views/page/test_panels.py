@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 import torch_vis as tv
-from tests.kit.browser import needs_browser
-from tests.views.page.test_browser import Net, Page
+from tests.kit.browser import Net, Page, facts, needs_browser
 from torch_vis.graph.text import count, duration, size
 
 pytestmark = needs_browser
@@ -30,16 +29,6 @@ def trace() -> tv.Trace:
 @pytest.fixture
 def page(show: Callable[[Any], Page], trace: tv.Trace) -> Page:
     return show(trace)
-
-
-def facts(page: Page, panel: str) -> dict[str, str]:
-    """The rows of a panel's tables of facts."""
-    rows = page.js(
-        "return [...document.querySelectorAll(`${arguments[0]} .facts tr`)].map(r => [r.cells[0].innerText, "
-        "[...r.cells].slice(1).map(c => c.innerText).join(' | ')])",
-        panel,
-    )
-    return dict(rows)
 
 
 def total(trace: tv.Trace, path: str, metric: str, phase: str = "forward") -> float:

@@ -13,8 +13,7 @@ import pytest
 import torch
 
 import torch_vis as tv
-from tests.kit.browser import needs_browser
-from tests.views.page.test_browser import Net, Page
+from tests.kit.browser import Net, Page, needs_browser
 from torch_vis.graph import Column
 
 pytestmark = needs_browser

@@ -12,9 +12,8 @@ import torch
 import torch.distributed as dist
 
 import torch_vis as tv
-from tests.kit.browser import browser, needs_browser
+from tests.kit.browser import Page, browser, needs_browser
 from tests.kit.ranks import fake_group, on_ranks, training_step
-from tests.views.page.test_browser import Page
 from torch_vis.analysis.ranks.world import World
 from torch_vis.views.page.page import BUNDLE
 

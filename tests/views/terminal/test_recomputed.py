@@ -12,8 +12,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import torch_vis as tv
+from tests.kit.nested import Checkpointed
 from tests.kit.screen import drive, go_to, panel, press, screen, settle
-from tests.views.text.test_module_tree import Checkpointed
 from torch_vis.graph.module_table import ModuleTable
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.text import duration

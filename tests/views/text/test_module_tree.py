@@ -23,6 +23,7 @@ from tests.kit.graphs import (
     training_graph,
     training_metrics,
 )
+from tests.kit.nested import Checkpointed
 from torch_vis.errors import UsageError
 from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.graph.module_table import ModuleTable
@@ -292,30 +293,6 @@ def test_the_outermost_rows_add_up_to_the_whole_graph() -> None:
     assert sum(part.backward_ops for part in parts) == len(trace.graph.find(phase="backward"))
     allocated = sum((part.alloc_bytes or 0) + (part.backward_bytes or 0) for part in parts)
     assert allocated == trace.metrics["alloc_bytes"].total()
-
-
-class Checkpointed(nn.Module):
-    """Layers of which each is computed again in backward, as a whole or from inside."""
-
-    def __init__(self, reentrant: bool, inside: bool) -> None:
-        super().__init__()
-        self.first = nn.Linear(4, 4)
-        self.layers = nn.ModuleList(
-            nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.0), nn.GELU(), nn.Linear(8, 4)) for _ in range(3)
-        )
-        self.reentrant, self.inside = reentrant, inside
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)
-        for layer in self.layers:
-
-            def run(x: torch.Tensor, layer: nn.Sequential = layer) -> torch.Tensor:  # type: ignore[assignment]
-                for part in layer:
-                    x = part(x)
-                return x
-
-            x = checkpoint(run if self.inside else layer, x, use_reentrant=self.reentrant)
-        return x
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
