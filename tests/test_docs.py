@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email
+import json
 import re
 import shutil
 import subprocess
@@ -216,6 +217,17 @@ def instances() -> list[Any]:
     ]
     asked += [tv.advise.batch_size(model, x, memory="1 MiB", measured=False)]
     return [t, t.graph, t.metrics, compared, *asked]
+
+
+def test_every_report_gives_its_numbers_by_the_same_names() -> None:
+    """``facts`` as numbers, ``text`` as printed, ``notes``: whichever report it is, and as JSON."""
+    reports = [item for item in instances() if isinstance(item, tv.types.Report)]
+    assert len(reports) > 20
+    for report in reports:
+        data = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+        assert {"facts", "text", "notes"} <= data.keys(), type(report).__name__
+        assert all(type(number) in (int, float, bool, type(None)) for number in data["facts"].values())
+        assert data["text"] == {name: str(fact) for name, fact in report.facts().items()}
 
 
 def test_the_reference_has_every_public_name() -> None:

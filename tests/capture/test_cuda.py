@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import torch_vis as tv
-from tests.kit.cuda import image, net
+from tests.kit.gpu_net import image, net
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 

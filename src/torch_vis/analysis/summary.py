@@ -245,7 +245,7 @@ class SummaryReport(Report):
         return table(self._run, width=width)
 
     def to_dict(self) -> dict[str, Any]:
-        """Totals and modules as plain data, for JSON."""
+        """Totals and modules as plain data, for JSON; ``facts`` and ``text`` are those of any report."""
         names = (
             "model operations parameters parameter_bytes inputs outputs flops macs moved_bytes peak_bytes "
             "steady_peak_bytes time_ns wall_ns uncovered why_uncovered"
@@ -256,7 +256,8 @@ class SummaryReport(Report):
             for row in self.modules
         ]
         phases = [{**row._asdict(), "incomplete": list(row.incomplete)} for row in self.phases]
-        rest = {"notes": self.notes(), "limits": list(self.limits)}
+        rest = {"facts": self.figures(), "text": dict(self.facts())}
+        rest |= {"notes": self.notes(), "limits": list(self.limits)}
         return {**result, "phases": phases, "modules": modules, **rest}
 
 
