@@ -395,3 +395,55 @@ def test_an_output_from_another_thread_is_listed() -> None:
         return made[0]
 
     assert any("no recorded operation made" in limit for limit in tv.trace(elsewhere, torch.ones(2)).limits)
+
+
+class Within(torch.nn.Module):
+    """A module within a module within a module …"""
+
+    def __init__(self, levels: int) -> None:
+        super().__init__()
+        self.inner = Within(levels - 1) if levels > 1 else torch.nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
+def _kept(model: torch.nn.Module, x: torch.Tensor) -> None:
+    with tv.live(model, keep="**.inner"):
+        model(x)
+
+
+def _recorded_while_kept(model: torch.nn.Module, x: torch.Tensor) -> None:
+    live, recorded = tv.live(model, keep="**.inner"), tv.record(model)
+    live.__enter__()
+    recorded.__enter__()
+    # the first that was entered ends first
+    live.__exit__(None, None, None)
+    model(x)
+    recorded.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        _kept,
+        _recorded_while_kept,
+        tv.trace,
+    ],
+    ids=["live", "record in live", "trace"],
+)
+def test_modules_nest_as_deep_with_hooks_on_all_of_them(run: Callable[..., Any]) -> None:
+    """With a hook, torch itself has one call more on the stack for each module."""
+    limit, x = sys.getrecursionlimit(), torch.ones(1, 2)
+
+    def nests(levels: int) -> bool:
+        try:
+            models[levels](x)
+        except RecursionError:
+            return False
+        return True
+
+    models = {levels: Within(levels) for levels in range(20, 320, 10)}
+    deepest = max(levels for levels in models if nests(levels))
+    run(models[deepest - 10], x)
+    assert sys.getrecursionlimit() == limit

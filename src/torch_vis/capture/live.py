@@ -30,6 +30,7 @@ from torch_vis.capture.modes import push_mode, without_gradients
 from torch_vis.capture.undo import (
     LEAVE,
     MISSING,
+    MORE_STACK,
     Context,
     Setting,
     Shared,
@@ -556,6 +557,7 @@ class Live(Context["Live"]):
         self.limits, self.calls, self._process, self._mode = (), 0, os.getpid(), None
         self._reset()
         undo_in_child(undo)
+        MORE_STACK.take(undo, self)
         self._leave_compiled(undo)
         undo.add(self._let_go)
         for tap in self._taps:

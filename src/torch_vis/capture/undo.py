@@ -431,6 +431,29 @@ class Setting:
             self._values = None
 
 
+# calls that may be on the stack while an operation is recorded or its shapes are worked out
+FRAMES = 100
+# of a deep stack, so that one without an end does not run out of memory of the thread's before it is refused
+MOST_FRAMES = 1000
+
+
+def _set_recursion_limit(limit: int) -> None:
+    # refused on a stack that is deeper than that already
+    with suppress(RecursionError):
+        sys.setrecursionlimit(limit)
+
+
+# what runs inside an operation has calls of its own, and a module with a hook is one call more in four or five: the
+# program has all of the stack that it has without us
+MORE_STACK = Shared(
+    Setting(
+        sys.getrecursionlimit,
+        _set_recursion_limit,
+        lambda limit: limit + max(FRAMES, min(limit // 3, MOST_FRAMES)),
+    )
+)
+
+
 class Hooks:
     """Functions in lists or tables of torch's, each there once."""
 

@@ -28,6 +28,7 @@ from torch_vis.errors import (
     MissingExtra,
     NotTraceable,
     UsageError,
+    inert,
     missing_extra,
     no_match,
     takes_kwargs,
@@ -185,7 +186,7 @@ def _row(
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split("\n", 1)[0].split())
+    return inert(" ".join(text.split("\n", 1)[0].split()))
 
 
 def _traced(

@@ -269,8 +269,9 @@ class DifferentiableReplay:
         try:
             grads = torch.autograd.grad(measured, list(leaves), allow_unused=True)
         except RuntimeError as error:
+            reason = str(error).partition("\n")[0] or type(error).__name__
             raise UsageError(
-                f"no gradient passes through the run: {str(error).splitlines()[0]}; trace it with gradients enabled, "
+                f"no gradient passes through the run: {reason}; trace it with gradients enabled, "
                 "so that torch takes kernels that have one"
             ) from error
         return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, grads)]

@@ -609,9 +609,8 @@ def _other_sizes(
     try:
         output = _called(exported, args, kwargs)
     except (RuntimeError, ValueError, AssertionError) as error:
-        raise UsageError(
-            f"{difference}; the program leaves open {ranges}: {str(error).splitlines()[0]}"
-        ) from error
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise UsageError(f"{difference}; the program leaves open {ranges}: {reason}") from error
     return Rerun(
         output=output, ran=len(trace.graph), limits=("the captured program ran with sizes of its own",)
     )

@@ -468,3 +468,26 @@ def test_the_devices_profiler_is_let_go_of(
     assert os.environ.get("TEARDOWN_CUPTI") == asked
     stays = version is not None and expected == ["0"]
     assert (state.reason is not None) == stays and (not stays or "stays attached" in str(state.reason))
+
+
+def test_modules_nested_deep_are_walked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The modules of a run are in each other, and each was asked for all that is in it."""
+
+    class Within(torch.nn.Module):
+        def __init__(self, inner: torch.nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x)
+
+    model: torch.nn.Module = torch.nn.Linear(2, 2)
+    for _ in range(40):
+        model = Within(model)
+    asked = []
+    whole = torch.nn.Module.parameters
+    monkeypatch.setattr(
+        torch.nn.Module, "parameters", lambda self, *args: (asked.append(self), whole(self, *args))[1]
+    )
+    trace = tv.trace(model, torch.ones(1, 2), repeat=2)
+    assert trace.meta["plain_wall_ns"] > 0 and len(asked) < 10

@@ -17,7 +17,6 @@ import gc
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import partial
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -38,6 +37,7 @@ from torch_vis.capture.recording.user_functions import UserFunctions
 from torch_vis.capture.settings import optimizer_settings
 from torch_vis.capture.undo import (
     HEARING,
+    MORE_STACK,
     Context,
     Hooks,
     Patch,
@@ -54,8 +54,6 @@ from torch_vis.capture.undo import (
 OUTERMOST = ("run", "optimizer")
 # objects that the collector has to visit for each tensor: the tensor, its storage, a weak reference to each
 OBJECTS_PER_TENSOR = 4
-# calls that may be on the stack while an operation is recorded or its shapes are worked out
-FRAMES = 100
 # f_locals is a dictionary that the frame keeps, and not a view of it
 LOCALS_ARE_COPIES = sys.version_info < (3, 13)
 
@@ -81,6 +79,7 @@ class ModuleCalls(Context["ModuleCalls"]):
         _active[thread] = [*_active.get(thread, []), self.recorder]
         if self.modules is not None:
             _adopting.append((self.recorder, self.modules))
+        MORE_STACK.take(undo, self)
         _followed.take(undo, self)
         HEARING.take(undo, self)
         return self
@@ -608,12 +607,6 @@ _leaving = (
 # ---------------------------------------------------------------- all that is there while a recorder is active
 
 
-def _set_recursion_limit(limit: int) -> None:
-    # refused on a stack that is deeper than that already
-    with suppress(RecursionError):
-        sys.setrecursionlimit(limit)
-
-
 def _step_hooks() -> Any:
     return [
         (
@@ -642,6 +635,4 @@ _followed = Shared(
         lambda thresholds: gc.set_threshold(*thresholds),
         lambda thresholds: (thresholds[0] * OBJECTS_PER_TENSOR, *thresholds[1:]),
     ),
-    # what runs inside an operation has calls of its own: the program has all that it has without us
-    Setting(sys.getrecursionlimit, _set_recursion_limit, lambda limit: limit + FRAMES),
 )

@@ -145,9 +145,8 @@ class Repeats:
         rec, kept = self.capture.recorder, self.kept
         self.touched = {storage._cdata for storage in kept.storages.values()}
         roots = [owner for owner, *_ in rec.modules if isinstance(owner, torch.nn.Module)]
-        modules = {id(part) for root in roots for part in root.modules()} | {
-            id(row[0]) for row in rec.modules
-        }
+        parts = _parts(roots)
+        modules = {id(part) for part in parts} | {id(row[0]) for row in rec.modules}
         for snapshot in (self.before, after):
             snapshot.keep_only(self.touched, modules)
         first_size = self._first_sizes()
@@ -156,7 +155,7 @@ class Repeats:
         ]
         self.empty = {number for number, size in first_size.items() if size == 0 and number in kept.storages}
         copied = {kept.storages[number]._cdata for number in {*kept.originals, *self.empty}}
-        if _were_shaped(self.before, roots):
+        if _were_shaped(self.before, parts):
             return "not repeated: the run gives lazy parameters their shapes; call the model once before"
         if resized:
             return "not repeated: the run leaves memory from outside with another size"
@@ -444,9 +443,16 @@ def _plain_changes(snapshot: StateSnapshot) -> Iterator[tuple[TensorState, torch
     return (change for change in snapshot.changes() if not is_wrapper(type(change[1])))
 
 
-def _were_shaped(before: StateSnapshot, roots: list[torch.nn.Module]) -> bool:
+def _parts(roots: list[torch.nn.Module]) -> list[torch.nn.Module]:
+    """These modules and all that is in them, each once: many of them may be in others of them."""
+    memo: set[torch.nn.Module] = set()
+    return [part for root in roots for _, part in root.named_modules(memo)]
+
+
+def _were_shaped(before: StateSnapshot, parts: list[torch.nn.Module]) -> bool:
     """Whether lazy parameters of these modules have got their shapes since."""
-    own = {id(tensor) for root in roots for tensor in (*root.parameters(), *root.buffers())}
+    tables = [table for part in parts for table in (part._parameters, part._buffers)]
+    own = {id(tensor) for table in tables for tensor in table.values() if tensor is not None}
     lazy = [tensor for ref in before.shapeless if (tensor := ref()) is not None]
     return any(id(tensor) in own and not is_lazy(tensor) for tensor in lazy)
 
