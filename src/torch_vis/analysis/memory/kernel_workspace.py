@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
+from operator import gt
 from typing import NamedTuple
 
 import numpy as np
@@ -106,9 +107,13 @@ def _types(graph: Graph, node: int) -> tuple[list[int], list[int]]:
 # ---------------------------------------------------------------- convolutions
 
 
+def _filled(channels: int) -> int:
+    return -(-channels // BLOCK) * BLOCK
+
+
 def _blocked(type: TensorType, *dims: int) -> int:
     """Bytes with the sizes of some dimensions filled up to whole blocks."""
-    shape = [-(-size // BLOCK) * BLOCK if dim in dims else size for dim, size in enumerate(type.shape)]
+    shape = [_filled(size) if dim in dims else size for dim, size in enumerate(type.shape)]
     return prod(shape) * (type.itemsize or 4)
 
 
@@ -186,13 +191,44 @@ def _convolution_backward(kernel: Kernel) -> int:
         return 0
     strided, groups = _strided(kernel.literal(4), kernel.literal(6)), _groups(kernel.literal(9))
     copies = _copies(gradient, data, weight)
+    last = _channels_last(data) or _channels_last(weight)
+    turned = (gradient.nbytes or 0) if last and not _channels_last(gradient) and not copies else 0
     if _by_torch(data, weight, strided, groups, kernel.threads):
-        return copies + _columns(weight, gradient)
+        return copies + turned + _columns(weight, gradient)
     packed, plain = _weights(weight, groups), weight.nbytes or 0
-    if _channels_last(data) or _channels_last(weight):
-        return packed + plain
+    if last:
+        return copies + turned + _with_channels_last(kernel, data, weight, groups)
     of_weights = _blocked(gradient, 1) + _data(data) + packed - plain
     return copies + max(of_weights, packed, _of_data(kernel, gradient, data, weight, groups))
+
+
+def _with_channels_last(kernel: Kernel, data: TensorType, weight: TensorType, groups: int) -> int:
+    """What gradients take with channels last: weights in blocks, group by group, and as they are once or twice."""
+    wanted, plain = kernel.literal(10), weight.nbytes or 0
+    of_weights = not isinstance(wanted, tuple) or bool(wanted[1])
+    if groups > 1 and weight.shape[1] == 1:
+        if not of_weights:
+            return _weights(weight, groups)
+        packed = plain * BLOCK * BLOCK if _is_spread(kernel, data, weight) else _weights(weight, groups)
+        return packed + plain
+    each = _filled(weight.shape[0] // groups) * groups * _filled(weight.shape[1]) * prod(weight.shape[2:])
+    again = of_weights and not _channels_last(weight)
+    return each * (weight.itemsize or 4) + (2 if again else 1) * plain
+
+
+def _is_spread(kernel: Kernel, data: TensorType, weight: TensorType) -> bool:
+    """Whether depthwise weights are laid out as matrices, each of a block of channels by another.
+
+    For their gradient, oneDNN has a kernel for windows up to three wide that lie in the image, and none for others.
+    """
+    if data.dtype != "float32":
+        return False
+    window, image, steps = weight.shape[2:], data.shape[2:], kernel.literal(6)
+    if isinstance(steps, tuple) and _strided(steps, None):
+        reach = [1 + (size - 1) * int(step) for size, step in zip(window, steps)]
+        if any(map(gt, reach, image)):
+            return False
+    return window[-1] > 3 or window[-1] == 1 < window[0] or any(map(gt, window, image))
 
 
 def _of_data(kernel: Kernel, gradient: TensorType, data: TensorType, weight: TensorType, groups: int) -> int:
