@@ -274,6 +274,8 @@ def test_slower_links_are_exposed() -> None:
         ({"mesh": {}}, "mesh is a dictionary"),
         ({"mesh": {"dp": 0}}, "axis dp of the mesh has a number of ranks"),
         ({"mesh": {"dp": 2}, "ranks": [2]}, "from 0 to 1"),
+        ({"mesh": {"dp": 2}, "ranks": 1}, r"as in \[0, 1\], or 'all', not 1"),
+        ({"mesh": {"dp": 2}, "ranks": "0"}, "or 'all', not '0'"),
         ({"mesh": {"dp": 2}, "links": {"dp": "1 GB/s"}}, "say hardware="),
         ({"mesh": {"dp": 2}, "hardware": "H100", "links": {"pd": "1 GB/s"}}, "did you mean 'dp'"),
         ({"mesh": {"dp": 2}, "hardware": "H100", "links": {"dp": "fast"}}, "'50 GB/s'"),

@@ -380,6 +380,23 @@ def test_of_a_message_the_receiver_waits_for_the_sender_alone() -> None:
     assert stragglers.slowest.imposed_ns == 35 * MS
 
 
+def test_a_sender_that_stands_until_somebody_receives_waits_for_the_receiver() -> None:
+    ranks = {
+        0: [exchange("send", 5, 5, 42, peer=1)],
+        1: [exchange("recv", 40, 40, 42, peer=0)],
+    }
+    together = timeline(ranks, {0: run(0, 50), 1: run(0, 50)})
+    stragglers = StragglersReport(together)
+    assert stragglers.slowest is not None and stragglers.slowest.rank == 1
+    assert stragglers.slowest.imposed_ns == 35 * MS
+    # what happens until the message is sent is what the receiver does until it comes
+    path = CriticalPathReport(together)
+    assert path.by_rank[1] == 40 * MS and path.total_ns == 50 * MS
+    # one that was sent, and not waited for, holds nobody up
+    ranks[0] = [exchange("send", 5, 5, 6, peer=1)]
+    assert StragglersReport(timeline(ranks, {0: run(0, 50), 1: run(0, 50)})).slowest is None
+
+
 def test_clocks_of_other_hosts_are_bounded_by_what_ranks_got() -> None:
     # what rank 1 calls 1000 ms is 0 ms on rank 0: it got what rank 0 gave at 10 no sooner, and the other way round
     ranks = {

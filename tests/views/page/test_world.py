@@ -61,7 +61,9 @@ def test_lanes_and_lines_are_those_of_the_world(page: Page, world: tv.World) -> 
     drawn = page.js("return P.meetings()")
     assert len(drawn) == len(world.meetings)
     for row, meeting in zip(drawn, world.meetings):
-        assert row["kind"] == meeting.kind == "message" and row["last"] == meeting.root
+        late = world.timeline.last(meeting, world.timeline.arrivals(meeting))
+        assert late is not None
+        assert row["kind"] == meeting.kind == "message" and row["last"] == late.rank
         arrivals = {item.rank: item for item in world.timeline.arrivals(meeting)}
         assert {part["lane"]: part["start"] for part in row["parts"]} == {
             rank: item.start_ns for rank, item in arrivals.items()

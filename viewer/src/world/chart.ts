@@ -433,7 +433,8 @@ export class LaneChart {
     context.textAlign = "left";
     context.textBaseline = "alphabetic";
     const place = lane.count === 1 ? lane.coordinates.map(([axis, at]) => `${axis} ${at}`) : [];
-    if (lane.stage !== null) place.push(`stage ${lane.stage}`);
+    const stage = `stage ${lane.stage}`;
+    if (lane.stage !== null && !place.includes(stage)) place.push(stage);
     const figures: string[] = [];
     if (this.state.view === "pipeline") {
       const idle = this.data.about.idle?.find(([index]) => index === lane.index);

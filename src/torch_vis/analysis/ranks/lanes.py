@@ -13,10 +13,11 @@ from torch_vis.analysis.ranks.exchanges import Exchange
 from torch_vis.analysis.ranks.meetings import Meeting, Meetings
 from torch_vis.analysis.ranks.schedule import ScheduleReport
 from torch_vis.analysis.ranks.waiting import (
-    TOGETHER,
+    Arrival,
     CriticalPathReport,
     RankTimeline,
     StragglersReport,
+    waited_for,
 )
 from torch_vis.graph.text import inert
 from torch_vis.views.page.world import Lane, world_html
@@ -182,10 +183,9 @@ class Lanes:
 
 def _last(meeting: Meeting, parts: Sequence[tuple[int, ...]]) -> int:
     """Which part of a meeting all others had to wait for; -1 where nobody waits for all, or it is not known."""
-    starts = [part[2] for part in parts]
-    if len(parts) < 2 or UNKNOWN in starts:
-        return UNKNOWN
-    if meeting.kind in TOGETHER:
-        return starts.index(max(starts))
     ranks = sorted(meeting.parts)
-    return ranks.index(meeting.root) if meeting.root in ranks else UNKNOWN
+    arrivals = [Arrival(rank, *part[2:]) for rank, part in zip(ranks, parts)]
+    if len(parts) < 2 or any(row.start_ns == UNKNOWN for row in arrivals):
+        return UNKNOWN
+    late = waited_for(meeting, arrivals)
+    return UNKNOWN if late is None else ranks.index(late)

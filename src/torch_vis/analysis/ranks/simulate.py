@@ -86,6 +86,10 @@ def predicted(world: World, device: Calibration | Hardware, links: Mapping[str, 
 def _chosen(ranks: str | Iterable[int] | None, size: int) -> list[int] | None:
     if ranks is None:
         return None
+    if ranks != "all" and (isinstance(ranks, str) or not isinstance(ranks, Iterable)):
+        raise UsageError(
+            f"ranks are numbers from 0 to {size - 1}, as in [0, {size - 1}], or 'all', not {ranks!r}"
+        )
     chosen: list[Any] = list(range(size)) if ranks == "all" else list(ranks)
     for rank in chosen:
         if type(rank) is not int or not 0 <= rank < size:

@@ -199,9 +199,22 @@ class RankTimeline:
 
     def last(self, meeting: Meeting, arrivals: Sequence[Arrival]) -> Arrival | None:
         """The one that the others had to wait for; None where nobody waits for all."""
-        if meeting.kind in TOGETHER:
-            return arrivals[-1]
-        return next((row for row in arrivals if row.rank == meeting.root), None)
+        late = waited_for(meeting, arrivals)
+        return next((row for row in arrivals if row.rank == late), None)
+
+
+def waited_for(meeting: Meeting, arrivals: Sequence[Arrival]) -> int | None:
+    """The rank that the others of a meeting had to wait for; None where nobody waits for all."""
+    latest = max(arrivals, key=lambda row: (row.start_ns, row.rank))
+    if meeting.kind in TOGETHER:
+        return latest.rank
+    root = next((row for row in arrivals if row.rank == meeting.root), None)
+    if root is None:
+        return None
+    # a sender may stand there until somebody receives
+    if meeting.kind == "message" and root.waiting_ns < latest.start_ns <= root.done_ns:
+        return latest.rank
+    return root.rank
 
 
 class Straggler(NamedTuple):
