@@ -282,7 +282,15 @@ export class Shell {
   async setDepth(depth: number): Promise<void> {
     this.resetRoom();
     this.app.setDepth(depth);
-    if (await this.app.relayout()) this.view.fit();
+    await this.relayoutInPlace();
+  }
+
+  /** After much was opened or closed: all of it where names can still be read, else what stood in the middle of the window. */
+  private async relayoutInPlace(): Promise<void> {
+    const { app, view } = this;
+    const anchor = view.middle();
+    const old = anchor && view.onScreen(anchor);
+    if (await app.relayout()) view.stay(anchor, old);
   }
 
   /** All of it in the window; where that has changed much since, laid out anew for it. */
@@ -304,7 +312,7 @@ export class Shell {
   async openEverything(): Promise<void> {
     this.resetRoom();
     const whole = this.app.openEverything();
-    if (await this.app.relayout()) this.view.fit();
+    await this.relayoutInPlace();
     if (!whole) this.say("as much as can be drawn is open; the last parts stay closed");
   }
 

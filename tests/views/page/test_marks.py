@@ -68,7 +68,7 @@ def page(show: Show, trace: tv.Trace) -> Page:
 def test_a_call_that_backward_runs_again_says_so_and_no_other_does(page: Page) -> None:
     close(page)
     marked = [text for text in drawn(page) if "recomputed" in text]
-    assert marked == ["Block · f32[16, 8] · recomputed"], "the repeat in backward, not the one in forward"
+    assert marked == ["Block · f32[3, 16] · recomputed"], "the repeat in backward, not the one in forward"
     first = page.js("return P.calls().find(c => c.isRecomputed && c.path.startsWith('blocks.')).scope")
     page.js("return P.goToCall(arguments[0])", first)
     page.until("return P.selection()?.opening === 'one' && P.selection().rect")
@@ -257,7 +257,7 @@ def test_a_comparison_marks_what_one_of_them_computes_again(show: Show, trace: t
     for a, b, sign in ((plain, trace, "+"), (trace, plain, "−")):
         page = show(tv.compare(a, b))
         close(page)
-        assert [text for text in drawn(page) if "recomputed" in text] == ["Block · f32[16, 8] · recomputed"]
+        assert [text for text in drawn(page) if "recomputed" in text] == ["Block · f32[3, 16] · recomputed"]
         cells = [str(number if one is trace else 0) for one in (a, b)]
         assert facts(page, ".summary")["computed again"] == f"{cells[0]} | {cells[1]} | {sign}{number}"
         assert facts(page, ".summary")["module calls"].endswith(" | 0")

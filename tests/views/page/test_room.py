@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import torch_vis as tv
 from tests.kit.browser import Net, Page, needs_browser
@@ -90,6 +91,61 @@ def test_opening_a_box_leaves_all_in_sight_while_it_can_be_read(page: Page) -> N
     assert settled(page)
 
 
+def test_what_is_opened_at_once_can_be_read_where_one_was(show: Callable[[Any], Page]) -> None:
+    """Not a mosaic of all there is, which the button Fit gives."""
+
+    def shown() -> list[dict[str, Any]]:
+        time.sleep(0.7)
+        boxes = [box for box in page.boxes() if box["inView"] and box["opening"] == "closed"]
+        assert boxes and min(box["fontPx"] for box in boxes) >= 11
+        return boxes
+
+    page = show(
+        tv.trace(
+            nn.Sequential(
+                *(Net() for _ in range(1)), *(nn.Sequential(nn.Linear(2, 4), Net()) for _ in range(3))
+            ),
+            torch.ones(4, 4),
+        )
+    )
+    few = len(page.boxes())
+    for _ in range(2):
+        page.js("document.querySelector('button[title=\"One level more\"]').click()")
+        shown()
+    assert len(page.boxes()) > few
+    page = show(tv.trace(Net(40), torch.ones(3, 4), backward=True))
+    page.js("return P.open(P.boxes().find(box => box.isRepeat).id, 'all')")
+    page.js("return P.goToCall(P.calls().find(call => call.path === 'blocks.17').scope)")
+    time.sleep(0.7)
+    page.press("e")
+    page.until("return P.boxes().some(box => box.path === 'blocks.17.first' && box.kind === 'op')")
+    assert any(box["path"].startswith("blocks.17") for box in shown()), "where one was"
+    page.js("P.fit()")
+    assert page.js("return P.camera().scale") < 0.5, "all of it is too much to be read"
+
+
+def test_ties_to_backward_lie_on_no_box_and_on_no_name(show: Callable[[Any], Page]) -> None:
+    from PIL import Image
+
+    branches = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+    page = show(tv.trace(lambda x: sum(layer(x) for layer in branches), torch.ones(2, 4), backward=True))
+    page.js("P.theme('light')")
+    boxes = sorted(page.boxes(column=0, call="module"), key=lambda box: box["rect"][0])
+    assert len(boxes) == 3
+    page.js("return P.select(arguments[0])", boxes[0]["id"])
+    page.js("P.fit()")
+    picture = np.asarray(Image.open(io.BytesIO(page.driver.get_screenshot_as_png())).convert("RGB")).astype(
+        int
+    )
+    red, green, blue = picture[..., 0], picture[..., 1], picture[..., 2]
+    tie = (blue - green > 90) & (red - green > 30)
+    assert tie.any(), "the tie is drawn"
+    for box in page.boxes():
+        x, y, w, h = (int(number) for number in box["rect"])
+        if box["opening"] == "closed" and box["id"] != boxes[0]["id"]:
+            assert not tie[y + 3 : y + h - 3, x + 3 : x + w - 3].any(), box["name"]
+
+
 @pytest.mark.parametrize("scale", [0.36, 0.5, 0.7])
 def test_from_afar_no_button_lies_on_a_box_or_on_another(page: Page, scale: float) -> None:
     page.js("return P.openAll()")
@@ -154,3 +210,21 @@ def test_a_heat_map_of_nothing_says_so(show: Callable[[Any], Page]) -> None:
     page.js("P.heat('zero')")
     assert "none: zero in every box" in page.text(".legend")
     assert page.js("return document.querySelectorAll('.legend .ramp').length") == 0
+
+
+def test_from_afar_a_heat_map_writes_its_figures_where_there_is_room(page: Page) -> None:
+    page.js("P.heat('alloc_bytes')")
+    page.js("P.camera({...P.camera(), scale: 0.7})")
+    texts = [text for text in page.js("return P.painted()") if text["kind"] == "text"]
+    boxes = [box for box in page.boxes() if box["opening"] == "closed" and box["heatText"] and box["inView"]]
+    inside = [
+        [text["text"] for text in texts if x <= text["x"] <= x + w and y <= text["y"] <= y + h]
+        for x, y, w, h in (box["rect"] for box in boxes)
+    ]
+    named = [(box, said) for box, said in zip(boxes, inside) if said]
+    assert named and any(box["heatText"] in said for box, said in named)
+    for box, said in named:
+        assert set(said) <= {box["heatText"], said[0], "+", f"×{box['count']}"}, box["name"]
+    assert {
+        round(text["size"], 1) for text in texts if text["text"] in {box["heatText"] for box, _ in named}
+    } == {11.0}

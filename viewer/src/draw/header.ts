@@ -74,6 +74,7 @@ export interface HeaderPlace {
   place: NamePlace;
   which: Buttons;
   lines: number[]; // where lines enter or leave through the top
+  plates: Rect[]; // under names: this one's is added
 }
 
 /** Draws it and gives the rectangles of its buttons. */
@@ -82,7 +83,7 @@ export function drawHeader(
   box: Box,
   accent: string,
   look: Look,
-  { rect, place: { grow, buttons: small, room: reach }, which, lines }: HeaderPlace,
+  { rect, place: { grow, buttons: small, room: reach }, which, lines, plates }: HeaderPlace,
 ): (Rect & { action: Zone["action"] })[] {
   const { theme } = look;
   const name = which === "none" ? farName(box) : nameOf(box);
@@ -103,8 +104,10 @@ export function drawHeader(
   context.save();
   context.translate(begin, rect.y + 6);
   context.scale(grow, grow);
+  const long = wide + 22 + (sub ? subRuler().width(sub) + 8 : 0);
+  plates.push({ x: begin, y: rect.y + 6, w: long * grow, h: HIGH * grow });
   context.fillStyle = theme.plate;
-  round(context, 0, 0, wide + 22 + (sub ? subRuler().width(sub) + 8 : 0), HIGH, 6);
+  round(context, 0, 0, long, HIGH, 6);
   context.fill();
   context.fillStyle = accent;
   round(context, 6, 6, 4, 10, 2);

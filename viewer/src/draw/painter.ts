@@ -80,6 +80,7 @@ export class Painter {
   private names: Name[] = [];
   private nameOf = new Map<number, Name>(); // by frame of the column that is drawn
   private labelled: [Column, number][] = [];
+  private plates: Rect[] = []; // under the names of frames
   private tips: (() => void)[] = []; // the arrowheads of lines that have been drawn
 
   constructor(readonly context: CanvasRenderingContext2D) {}
@@ -101,9 +102,10 @@ export class Painter {
     };
     this.names = [];
     this.labelled = [];
+    this.plates = [];
     for (const column of scene.columns) this.column(column, view, camera, look);
     this.map(camera, look);
-    drawOverlay(context, scene, look, camera);
+    drawOverlay(context, scene, look, camera, view, this.plates);
     for (const [column, frame] of this.labelled) this.labels(column, frame, look);
   }
 
@@ -274,6 +276,7 @@ export class Painter {
       place: namePlace,
       which,
       lines,
+      plates: this.plates,
     }))
       this.zone(camera, at, action, box);
   }

@@ -175,6 +175,51 @@ export class View {
     if (settled) this.settled = "near";
   }
 
+  /** The closed box nearest to the middle of what is to be seen. */
+  middle(): Box | null {
+    const { w, h } = this.size;
+    const [x, y] = [(w / 2 - this.camera.x) / this.camera.scale, (h / 2 - this.camera.y) / this.camera.scale];
+    let result: Box | null = null;
+    let least = Infinity;
+    for (const column of this.app.scene?.columns ?? []) {
+      for (const [item, { box, own }] of column.picture.items.entries()) {
+        if (own >= 0 || box.start < 0) continue;
+        const away = Math.hypot(column.x[item] + column.w[item] / 2 - x, column.y[item] + column.h[item] / 2 - y);
+        if (away < least) [result, least] = [box, away];
+      }
+    }
+    return result;
+  }
+
+  /** Where a box is in the window; of one that is not drawn, the innermost that is drawn around it. */
+  onScreen(box: Box): Rect | null {
+    const rect = this.placeOf(box);
+    const { scale, x, y } = this.camera;
+    return rect && { x: rect.x * scale + x, y: rect.y * scale + y, w: rect.w * scale, h: rect.h * scale };
+  }
+
+  private placeOf(box: Box): Rect | null {
+    for (let at: Box | null = box; at; at = at.parent) {
+      const hit = this.app.scene?.find(at);
+      if (hit) return this.app.scene!.rect(hit);
+    }
+    return null;
+  }
+
+  /** In another layout: all of it where names can still be read, else a box as near as can be to where it was, large enough to be read. */
+  stay(box: Box | null, old: Rect | null): void {
+    const now = box && this.placeOf(box);
+    if (!old || !now || this.whole.scale >= SMALL) return this.fit();
+    const scale = Math.max(READABLE, Math.min(this.camera.scale, 1.2));
+    const { w, h } = this.size;
+    const x = Math.min(w, Math.max(0, old.x + old.w / 2)) - (now.x + now.w / 2) * scale;
+    const y = Math.min(h, Math.max(0, old.y)) - now.y * scale;
+    const isLarge = now.w * scale > w - 2 * MARGIN || now.h * scale > h - 2 * MARGIN;
+    this.camera = isLarge ? { scale, x: MARGIN - now.x * scale, y: MARGIN - now.y * scale } : { scale, x, y };
+    this.fly(isLarge ? this.camera : this.near(now), !isLarge);
+    this.settled = "near";
+  }
+
   /** The camera closest to the present one that shows a rectangle, and the sheet as far as it fits, free of what lies on the graph. */
   private near(rect: Rect): Camera {
     const { scale } = this.camera;

@@ -21,7 +21,7 @@ const RIGHT = 7;
 const BESIDE = 5; // between a name and what follows it
 const FEWEST = 5; // letters of a name that is cut: fewer tell nothing
 
-/** From farther away: the name alone, as large as is needed to read it and as the box allows. */
+/** From farther away: the name alone, as large as is needed to read it and as the box allows, and under a heat map its figure. */
 export function drawName(
   context: CanvasRenderingContext2D,
   box: Box,
@@ -44,6 +44,15 @@ export function drawName(
   context.textBaseline = "middle";
   context.textAlign = isEnd ? "center" : "left";
   context.fillText(text, isEnd ? x + w / 2 : x + LEFT, y + h / 2 + size * 0.04);
+  const figure = isEnd ? "" : look.heatText(box);
+  const right = x + w - (sign ? sign + BESIDE + RIGHT : RIGHT) - (end && end + BESIDE);
+  const begin = x + LEFT + ((titleRuler().width(text) + 2 * BESIDE) * size) / 13;
+  if (figure && begin + (subRuler().width(figure) * size) / 12 <= right) {
+    context.textAlign = "right";
+    context.font = `${size}px ${FONT}`;
+    context.fillText(figure, right, y + h / 2 + size * 0.04);
+    context.font = `600 ${size}px ${FONT}`;
+  }
   if (sign) {
     context.textAlign = "center";
     context.fillText("+", x + w - 11, y + h / 2);
