@@ -475,3 +475,17 @@ def test_what_the_model_was_given_of_a_batch_that_it_does_not_take_is_said(
             assert (
                 told in raised.value.__notes__[0] and "call=lambda model, batch" in raised.value.__notes__[0]
             )
+
+
+def test_rows_that_are_no_samples_are_told_of(tmp_path: Path) -> None:
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.out = nn.Linear(8, 4), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(self.fc(x.flatten(0, 1)).view(*x.shape[:2], 4))
+
+    acts = tv.extract(Flat(), torch.randn(10, 3, 8).split(4), keep=["fc", "out"], to=tmp_path)
+    (told,) = acts.limits
+    assert told.startswith("'fc' has 30 rows for 10 samples") and "30 rows" in str(acts)
