@@ -550,3 +550,63 @@ def test_an_edit_that_is_not_called_and_a_part_that_is_not_there_are_named() -> 
         t.run(replace={"0.output.7": tv.edit.zero()})
     with pytest.raises(NoMatch, match="one tensor, which has no part '7'"), tv.live(model, keep="0.output.7"):
         model(X)
+
+
+class Whole(nn.Module):
+    """Gives one tensor twice, and is given one twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.drop = nn.Linear(4, 4), nn.Dropout()
+
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+        h = self.drop(self.fc(x) + y)
+        return h, [x, h]
+
+
+class Around(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Whole()
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, rest = self.part(x * 2, x * 3)
+        again, _ = self.part(first, first)
+        return rest[1] + again
+
+
+def test_one_tensor_in_several_places_of_a_call_is_told_of() -> None:
+    t = tv.trace(Around().eval(), X)
+    for key in ("part:0", "part:1.input"):
+        assert "one tensor in several places" in " ".join(t.run(replace={key: tv.edit.zero()}).limits)
+    assert t.run(replace={"part:0.input": tv.edit.zero()}).limits == ()
+    with pytest.raises(UsageError, match="if the call hands it on"):
+        t.run(replace={"part.drop:0.input": tv.edit.zero()})
+
+
+def test_a_program_that_writes_to_a_replacement_leaves_it_as_it_was() -> None:
+    class Writes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(x).add_(1)
+
+    model, given = Writes(), torch.zeros(3, 4)
+    with torch.no_grad(), tv.live(model, replace={"fc": given}):
+        first, second = model(X), model(X)
+    assert torch.equal(first, second) and not given.any()
+    other = tv.trace(model, X).run(OTHER, keep=["fc"])
+    before = other.kept["fc"].clone()
+    with torch.no_grad(), tv.live(model, replace={"fc": tv.edit.patch_from(other)}):
+        model(X)
+    assert torch.equal(other.kept["fc"], before)
+
+
+def test_a_copy_of_a_model_in_a_live_run_is_no_part_of_it() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    with tv.live(model, keep="0", replace={"1": tv.edit.zero()}) as run:
+        twin = copy.deepcopy(model)
+        assert twin(X).any() and not model(X).any()
+    assert len(run.kept["0"]) == 1 and torch.equal(twin(X), model(X))

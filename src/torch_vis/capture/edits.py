@@ -195,7 +195,8 @@ def patch_from(run: Any) -> Edit:
 
     def change(tensor: torch.Tensor, place: EditPlace) -> torch.Tensor:
         taken = _kept_at(run, place, tensor)
-        return taken.to(dtype=tensor.dtype, device=tensor.device)
+        # a copy: the program may write to what it is handed
+        return taken.to(dtype=tensor.dtype, device=tensor.device, copy=True)
 
     return Edit("patch_from(…)", change)
 
@@ -289,7 +290,8 @@ def changed(
     new = by if isinstance(by, torch.Tensor) else by(part, place) if isinstance(by, Edit) else by(part)
     same_form(place.name, part, new)
     if index is None:
-        return new
+        # the program may write to what it is handed, and the next call is to have the same
+        return new.clone() if new is by else new
     whole = tensor.clone()
     whole[index] = new
     return whole

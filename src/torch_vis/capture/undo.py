@@ -527,12 +527,35 @@ def _note_filters() -> None:
     getattr(warnings, "_filters_mutated", getattr(warnings, "_filters_mutated_lock_held", bool))()
 
 
+class ModuleHook:
+    """A hook of a block on a module; on a copy of that module, of which the block knows nothing, it does nothing."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+    def __deepcopy__(self, memo: Any) -> ModuleHook:
+        return ModuleHook(_nothing)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ModuleHook, (_nothing,)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
 def hook_calls(
     undo: Undo, module: Any, function: Callable[..., Any], *, before: bool = False, **options: Any
 ) -> None:
     """Have a function called before or after each call of a module; options are those of torch's own hooks."""
     undo.add(_unhook, module, function)
-    (module.register_forward_pre_hook if before else module.register_forward_hook)(function, **options)
+    hook = ModuleHook(function)
+    (module.register_forward_pre_hook if before else module.register_forward_hook)(hook, **options)
 
 
 def _unhook(module: Any, function: Any) -> None:
@@ -540,7 +563,8 @@ def _unhook(module: Any, function: Any) -> None:
         (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs),
         (module._forward_hooks, module._forward_hooks_with_kwargs, module._forward_hooks_always_called),
     ):
-        for key in [key for key, value in list(hooks.items()) if value is function]:
+        ours = [(key, hook) for key, hook in list(hooks.items()) if isinstance(hook, ModuleHook)]
+        for key in [key for key, hook in ours if hook.function is function]:
             # the hook itself last, by which the others are found if this runs again
             for table in (*others, hooks):
                 table.pop(key, None)

@@ -278,6 +278,12 @@ class RunPlanner:
         numbers = list(wanted)
         for target in patched:
             if not self.touched_by(target)[numbers].any():
+                if target.sight.only:
+                    raise UsageError(
+                        f"replacing {target.name!r} would change nothing: nothing that the run gives depends on what "
+                        "is made of it there; if the call hands it on, replace what makes it, or use tv.live, in which "
+                        "calls are told apart"
+                    )
                 writer = self._writer_that_acts(target, numbers)
                 if writer is not None:
                     raise UsageError(
@@ -346,6 +352,12 @@ def execute(
     changed += [escape for escape in held.escapes if planner.escapes.is_another_input(escape, inputs)]
     rerun.limits += tuple(planner.escapes.sentences(changed, schedule.touched, schedule.needed))
     rerun.limits += _partly_replaced(graph, [target for target, _ in patches])
+    rerun.limits += tuple(
+        f"{target.name!r} has one tensor in several places ({and_more(target.places)}): a recorded run does not tell "
+        "who reads which, so all of them are replaced"
+        for target, _ in patches
+        if target.places
+    )
     if refused:
         rerun.limits += (f"not written, safetensors has no form for them: {', '.join(refused)}",)
     before = held.results if basis is None else basis.results

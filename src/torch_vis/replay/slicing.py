@@ -65,6 +65,8 @@ class ReplayTarget(NamedTuple):
     """Whether what is handed to a function is the whole of what the call gave, not one tensor of it."""
     passed: frozenset[int] = frozenset()
     """Values that the call handed on as it got them: others read them too, so they cannot be replaced here."""
+    places: tuple[str, ...] = ()
+    """Where the first value is among what the call returned or was given, if that is in several places."""
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -131,7 +133,10 @@ class TargetFinder:
             target = module_target(graph, self.held, scope)._replace(name=name)
             if branch.leaf:
                 target = self._leaf(target, branch.leaf)
-        return target._replace(part=branch.index, whole=target.whole and branch.index is None)
+        calls = {"input": self.held.given, "output": self.held.returned}.get(branch.port or "output", {})
+        leaves = [key for key, number in form_leaves(calls.get(scope)) if number in target.values[:1]]
+        places = tuple(leaves) if len(leaves) > 1 else ()
+        return target._replace(part=branch.index, whole=target.whole and branch.index is None, places=places)
 
     def _leaf(self, target: ReplayTarget, leaf: str) -> ReplayTarget:
         """One tensor of what a call returned."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import multiprocessing
 import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -429,3 +430,63 @@ def test_a_label_that_a_model_takes_for_an_argument_is_explained(tmp_path: Path)
     assert "call=lambda model, batch: model(batch[0])" in raised.value.__notes__[0]
     acts = tv.extract(model, batches, keep="fc", to=tmp_path / "b", call=lambda model, batch: model(batch[0]))
     assert acts["fc"].shape == (2, 2)
+
+
+@dataclasses.dataclass
+class Words:
+    x: torch.Tensor
+    mask: torch.Tensor
+
+
+class Pair(NamedTuple):
+    mask: torch.Tensor
+    x: torch.Tensor
+
+
+@pytest.mark.parametrize("kind", [Words, Pair, dict])
+def test_a_batch_with_the_names_of_the_arguments_is_given_by_name(
+    kind: Any, rows: torch.Tensor, tmp_path: Path
+) -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return self.fc(x * mask)
+
+    model = Masked()
+    batches = [kind(x=part, mask=part > 0) for part in rows.split(16)]
+    acts = tv.extract(model, batches, keep="fc", to=tmp_path)
+    with torch.no_grad():
+        assert torch.equal(acts["fc"][:], torch.cat([model(part, part > 0) for part in rows.split(16)]))
+
+
+def test_what_the_model_was_given_of_a_batch_that_it_does_not_take_is_said(
+    model: torch.nn.Sequential, rows: torch.Tensor, tmp_path: Path
+) -> None:
+    wrong = [
+        ({"input": rows[:4], "labels": rows[:4]}, "parts 'input', 'labels'"),
+        (Words(rows, rows), "of type Words"),
+    ]
+    for batch, told in wrong:
+        with pytest.raises(TypeError) as raised:
+            tv.extract(model, [batch], keep="0", to=tmp_path)
+        if sys.version_info >= (3, 11):
+            assert (
+                told in raised.value.__notes__[0] and "call=lambda model, batch" in raised.value.__notes__[0]
+            )
+
+
+def test_rows_that_are_no_samples_are_told_of(tmp_path: Path) -> None:
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.out = nn.Linear(8, 4), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(self.fc(x.flatten(0, 1)).view(*x.shape[:2], 4))
+
+    acts = tv.extract(Flat(), torch.randn(10, 3, 8).split(4), keep=["fc", "out"], to=tmp_path)
+    (told,) = acts.limits
+    assert told.startswith("'fc' has 30 rows for 10 samples") and "30 rows" in str(acts)

@@ -18,7 +18,7 @@ from torch_vis.analysis.report import Report
 from torch_vis.capture.containers import end_of_one
 from torch_vis.errors import CorruptFile, FileError, UsageError, missing_extra
 from torch_vis.graph.io.atomic import PathLike
-from torch_vis.graph.text import size
+from torch_vis.graph.text import many, size
 from torch_vis.views.text.table_layout import Field, Listing
 
 if TYPE_CHECKING:
@@ -288,7 +288,15 @@ class ActivationSet(Report):
     @property
     def limits(self) -> tuple[str, ...]:
         """What to know of the run, in sentences."""
-        return tuple(self.meta.get("limits", ()))
+        return (
+            *self.meta.get("limits", ()),
+            *(
+                f"{name!r} has {len(array):,} rows for {many(self.samples, 'sample')}: a row is no sample, as where "
+                "a module puts samples and positions into one dimension; dim= says where samples lie"
+                for name, array in self._arrays.items()
+                if len(array) != self.samples
+            ),
+        )
 
     def __getitem__(self, name: str) -> ActivationArray:
         return self._arrays[name if name in self._arrays else end_of_one(name, self._arrays)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
 import zlib
@@ -67,10 +68,11 @@ def extract(
 ) -> ActivationSet | dict[Any, Any]:
     """Run a model over all batches of a loader and write the activations that ``keep`` selects to a folder.
 
-    A batch is a tensor, a dictionary of the model's arguments, or a list of them, of which the model is given the first
-    ones that it takes; ``call(model, batch)`` says otherwise. Samples lie along the first dimension, or along ``dim``,
-    for all or by name. The model runs as it is, without gradients: call ``eval()`` before. ``until`` is that of
-    ``tv.live``; ``until=True`` leaves out what comes after the last selected module.
+    A batch is a tensor, a dictionary of the model's arguments (a dataclass or named tuple with their names), or a list
+    of them, of which the model is given the first ones that it takes; ``call(model, batch)`` says otherwise. Samples
+    lie along the first dimension, or along ``dim``, for all or by name. The model runs as it is, without gradients:
+    call ``eval()`` before. ``until`` is that of ``tv.live``; ``until=True`` leaves out what comes after the last
+    selected module.
 
     Called again after it was interrupted, even by ``kill -9``, it goes through the loader again, runs the model only on
     batches that are not on the disk, and raises if the batches are not those of before (a loader that shuffles has to
@@ -247,17 +249,34 @@ class Extraction:
             )
         if self.call is not None:
             self.call(self.model, batch)
-        elif isinstance(batch, Mapping):
-            self.model(**batch)
+        elif (named := _named_arguments(self.model, batch)) is not None:
+            try:
+                self.model(**named)
+            except Exception as error:
+                _note(
+                    error,
+                    f"extract() gave the model the parts {', '.join(map(repr, named))} of the batch by name",
+                )
+                raise
         elif isinstance(batch, (list, tuple)):
             given = batch[: _most_arguments(self.model)]
             try:
                 self.model(*given)
             except Exception as error:
-                _note_arguments(error, len(given))
+                if len(given) > 1:
+                    _note(
+                        error,
+                        f"extract() gave the model the first {len(given)} parts of the batch as its arguments; if only "
+                        "the first is meant: call=lambda model, batch: model(batch[0])",
+                    )
                 raise
         else:
-            self.model(batch)
+            try:
+                self.model(batch)
+            except Exception as error:
+                if not isinstance(batch, torch.Tensor):
+                    _note(error, f"extract() gave the model the whole batch, of type {type(batch).__name__}")
+                raise
 
     def _kept(self, kept: Mapping[str, list[Any]]) -> list[Kept]:
         """What a batch gave, as rows."""
@@ -318,6 +337,23 @@ def _most_arguments(model: torch.nn.Module) -> int | None:
     if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
         return None
     return len(argument_names(model))
+
+
+def _named_arguments(model: torch.nn.Module, batch: Any) -> Mapping[str, Any] | None:
+    """The parts of a batch by the names of the model's arguments; None for one that has no such names.
+
+    A dictionary is one of arguments. A dataclass or named tuple is where the model takes all of its fields by name.
+    """
+    if isinstance(batch, Mapping):
+        return batch
+    if not hasattr(batch, "_fields") and not dataclasses.is_dataclass(batch):
+        return None
+    fields = dict(container_items(batch))
+    try:
+        inspect.signature(model.forward).bind(**fields)
+    except (TypeError, ValueError):
+        return None
+    return fields
 
 
 def _samples(batch: Any, kept: Sequence[Kept]) -> int:
@@ -467,11 +503,10 @@ def _only(name: str, arrays: Iterable[str]) -> str:
     raise no_match("activation", name, names)
 
 
-def _note_arguments(error: Exception, count: int) -> None:
-    """Say with an exception of a model that it was given several parts of a batch, labels perhaps."""
+def _note(error: Exception, text: str) -> None:
+    """Say with an exception of a model what it was given, and how it can be given something else."""
     # Python 3.10 has no notes
-    if count > 1 and hasattr(error, "add_note"):
-        error.add_note(
-            f"extract() gave the model the first {count} parts of the batch as its arguments; if only the first is "
-            "meant: call=lambda model, batch: model(batch[0])"
-        )
+    if hasattr(error, "add_note"):
+        if "call=" not in text:
+            text += "; call=lambda model, batch: … gives it something else"
+        error.add_note(text)

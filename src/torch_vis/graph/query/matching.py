@@ -282,9 +282,9 @@ def find(
         chosen = np.zeros(len(graph), dtype=bool)
         for match in query.matches(path, operations=True):
             if match.branch.suffix or match.branch.reader is not None:
-                raise UsageError(
-                    f"find() gives operations; {path!r} names a tensor of them: leave {match.branch.suffix!r} out"
-                )
+                what = "an edge" if match.branch.reader is not None else "a tensor of them"
+                out = f": leave {match.branch.suffix!r} out" if match.branch.suffix else ""
+                raise UsageError(f"find() gives operations; {path!r} names {what}{out}")
             chosen[match.rows] = True
         mask &= chosen
     if op is not None:
