@@ -454,6 +454,74 @@ def test_errors_name_the_page_that_explains_them() -> None:
     assert not hasattr(tv.errors.UsageError("said"), "__notes__")
 
 
+def net_of_the_pages() -> tuple[Any, Any]:
+    """The model and the input of the pages for those who come from another tool."""
+    import torch
+
+    names: dict[str, Any] = {"torch": torch}
+    page = (ROOT / "docs" / "coming_from" / "flop_counters.md").read_text(encoding="utf-8")
+    cell = page.partition(":tags: [remove-input]\n")[2].partition("```")[0]
+    exec(cell, names)
+    return names["model"], names["x"]
+
+
+def test_flops_are_those_of_torchs_own_counter_where_it_counts() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model, x = net_of_the_pages()
+    for backward in (False, True):
+        with FlopCounterMode(display=False) as counter:
+            output = model(x)
+            _ = output.sum().backward() if backward else None
+        summary = tv.trace(model, x, backward=backward).summary()
+        assert summary.macs and summary.flops
+        assert counter.get_total_flops() == 2 * summary.macs < summary.flops
+
+
+def test_attributions_are_captums() -> None:
+    """The calls of the table, theirs beside ours."""
+    captum = pytest.importorskip("captum.attr", reason="captum is not installed")
+    import torch
+
+    model, x = net_of_the_pages()
+    t = tv.trace(model, x)
+    pairs = {
+        "IntegratedGradients(model).attribute(x, target=3)": (
+            captum.IntegratedGradients(model).attribute(x, target=3),
+            t.attribute("integrated_gradients", target=3)["input"],
+        ),
+        "Occlusion(model).attribute(x, sliding_window_shapes=(3, 8, 8), strides=(3, 4, 4), target=3)": (
+            captum.Occlusion(model).attribute(
+                x, sliding_window_shapes=(3, 8, 8), strides=(3, 4, 4), target=3
+            ),
+            t.attribute("occlusion", window=(3, 8, 8), stride=(3, 4, 4), target=3)["input"],
+        ),
+        "LayerGradCam(model, model[0]).attribute(x, target=3, relu_attributions=True)": (
+            captum.LayerGradCam(model, model[0]).attribute(x, target=3, relu_attributions=True),
+            t.attribute("grad_cam", at="0", target=3)["0"],
+        ),
+        "LayerConductance(model, model[0]).attribute(x, target=3)": (
+            captum.LayerConductance(model, model[0]).attribute(x, target=3),
+            t.attribute("conductance", at="0", target=3)["0"],
+        ),
+    }
+    page = (ROOT / "docs" / "coming_from" / "captum.md").read_text(encoding="utf-8")
+    for call, (theirs, ours) in pairs.items():
+        assert f"| `{call}` |" in page
+        torch.testing.assert_close(ours, theirs.to(ours.dtype), msg=call)
+
+
+def test_activations_are_torchlenss() -> None:
+    torchlens = pytest.importorskip("torchlens", reason="torchlens is not installed")
+    import torch
+
+    model, x = net_of_the_pages()
+    page = (ROOT / "docs" / "coming_from" / "torchlens.md").read_text(encoding="utf-8")
+    assert '| `log["conv2d_1_1"].out` (older: `.activation`) | `t.run(keep=["0"]).kept["0"]` |' in page
+    log = torchlens.trace(model, x)
+    assert torch.equal(log["conv2d_1_1"].out, tv.trace(model, x).run(keep=["0"]).kept["0"])
+
+
 def test_every_command_of_the_table_of_tasks_has_its_options() -> None:
     for task in TASKS:
         program, name, *words = task.command.split() or ("torch-vis", "doctor")

@@ -20,9 +20,10 @@ from torch_vis._reports import (
     SWEEP,
     resolved,
 )
-from torch_vis.errors import UsageError, needs_torch, no_match
+from torch_vis.errors import GraphError, UsageError, needs_torch, no_match
 from torch_vis.formats import renderer_called, writer
 from torch_vis.graph.io.atomic import PathLike
+from torch_vis.graph.io.tables_json import check_rows
 from torch_vis.graph.metrics import Column
 from torch_vis.graph.run import Run, query_of, without_source
 from torch_vis.graph.subset import calls_alone
@@ -481,6 +482,10 @@ class Trace(HeldRun):
                     f"with_metrics() takes reports that have columns, or columns, not {type(item).__name__}"
                 )
             for column in columns:
+                try:
+                    check_rows(self.graph, column.name, column)
+                except GraphError as error:
+                    raise UsageError(f"with_metrics() takes columns that fit this run: {error}") from None
                 metrics = metrics.with_column(column)
         trace = copy.copy(self)
         trace.metrics = metrics

@@ -145,3 +145,13 @@ def test_models_of_every_sort_have_one(name: str) -> None:
     report = tv.trace(model, *args, kwargs=kwargs, backward=case.backward).health()
     json.dumps(report.to_dict(), default=str)
     assert str(report).startswith("Health\n")
+
+
+def test_columns_of_another_run_are_refused_when_they_are_added() -> None:
+    """And not when a page or a file is to be written of them."""
+    one, two = (tv.trace(torch.nn.Sequential(*[torch.nn.Linear(3, 3)] * n), torch.ones(1, 3)) for n in (1, 2))
+    with pytest.raises(UsageError, match=r"fit this run: metric .* has 4 rows where 2 belong"):
+        one.with_metrics(two.health())
+    with pytest.raises(UsageError, match="can run along node"):
+        one.with_metrics(tv.types.Column("mine", np.ones(2), along="row"))
+    assert "mine" in one.with_metrics(tv.types.Column("mine", np.ones(2))).metrics

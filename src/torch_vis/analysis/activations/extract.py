@@ -39,7 +39,7 @@ def extract(
     call: Callable[[torch.nn.Module, Any], Any] | None = None,
     until: Any = None,
     dim: int | Mapping[str, int] = 0,
-    shard_bytes: int = SHARD_BYTES,
+    shard_bytes: int = 67_108_864,
 ) -> ActivationSet: ...
 @overload
 def extract(
@@ -52,7 +52,7 @@ def extract(
     call: Callable[[torch.nn.Module, Any], Any] | None = None,
     until: Any = None,
     dim: int | Mapping[str, int] = 0,
-    shard_bytes: int = SHARD_BYTES,
+    shard_bytes: int = 67_108_864,
 ) -> dict[Any, Any]: ...
 def extract(
     model: torch.nn.Module,

@@ -18,7 +18,7 @@ from torch_vis.graph.call import Call, from_plain, to_plain
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.io.atomic import PathLike
 from torch_vis.graph.io.json_stream import TooLarge
-from torch_vis.graph.metrics import Metrics
+from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.schema import (
     LATER_TABLES,
     LAYOUTS,
@@ -240,23 +240,26 @@ def rows_from_plain(table: str, rows: Sequence[Any], first: int = 0) -> list[Any
 
 def check_metrics(graph: Graph, metrics: Metrics) -> None:
     """Raise ``GraphError`` unless every metric has one row for each node, value, storage or scope it runs along."""
+    for name, column in metrics.items():
+        check_rows(graph, name, column)
+        if not is_number(column.values.dtype):
+            raise GraphError(
+                f"metric {name} holds {column.values.dtype}; a file keeps numbers of up to 64 bits"
+            )
+
+
+def check_rows(graph: Graph, name: str, column: Column) -> None:
+    """Raise ``GraphError`` unless a column has one row for each of what it runs along."""
     rows = {
         "node": len(graph.node_call),
         "value": len(graph.value_type),
         "storage": len(graph.storage_bytes),
         "scope": len(graph.scope_call),
     }
-    for name, column in metrics.items():
-        if column.along not in rows:
-            raise GraphError(f"metric {name} runs along {column.along!r}; it can run along {', '.join(rows)}")
-        if len(column) != rows[column.along] or (
-            column.known is not None and len(column.known) != len(column)
-        ):
-            raise GraphError(f"metric {name} has {len(column)} rows where {rows[column.along]} belong")
-        if not is_number(column.values.dtype):
-            raise GraphError(
-                f"metric {name} holds {column.values.dtype}; a file keeps numbers of up to 64 bits"
-            )
+    if column.along not in rows:
+        raise GraphError(f"metric {name} runs along {column.along!r}; it can run along {', '.join(rows)}")
+    if len(column) != rows[column.along] or (column.known is not None and len(column.known) != len(column)):
+        raise GraphError(f"metric {name} has {len(column)} rows where {rows[column.along]} belong")
 
 
 def is_number(dtype: np.dtype[Any]) -> bool:
