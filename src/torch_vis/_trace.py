@@ -297,7 +297,7 @@ class Trace(HeldRun):
         target: Any = None,
         mode: str = "default",
         against: Any = None,
-        output: int = 0,
+        output: int | str = 0,
         relevance: torch.Tensor | None = None,
         at: Any = None,
         tokens: Sequence[str] | None = None,
@@ -308,8 +308,9 @@ class Trace(HeldRun):
 
         The start is 1 at the index ``target`` of the output's last dimension in every row, by default its greatest, or
         ``relevance``, a tensor like the output. In mode ``"contrastive"`` evidence for and against is followed apart;
-        ``against`` names an index from which counter-evidence starts. ``at`` selects places whose relevance is kept
-        element by element, as that of the inputs is. ``args`` and ``kwargs`` are other inputs than the recorded ones.
+        ``against`` names an index from which counter-evidence starts. ``output`` is a number or a name where there are
+        several. ``at`` selects places whose relevance is kept element by element, as that of the inputs is. ``args``
+        and ``kwargs`` are other inputs than the recorded ones.
 
         >>> import torch, torch_vis as tv
         >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.GELU(), torch.nn.Linear(4, 2))

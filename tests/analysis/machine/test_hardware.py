@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 import torch_vis as tv
 from torch_vis.analysis.machine.hardware import (
@@ -66,6 +67,17 @@ def test_processors_follow_cores_and_clock() -> None:
     with pytest.raises(NoMatch, match="sapphire rapids"):
         cpu("saphire rapids", cores=8, ghz=2.0)
     assert {"skylake", "genoa"} <= set(GENERATIONS)
+
+
+def test_a_device_is_given_by_its_name_or_as_it_is() -> None:
+    mine = Hardware("Test board 2", "gpu", {"float32": 1e12}, 1e11, 1_000_000, "measured")
+    model, x = torch.nn.Linear(8, 4), torch.ones(2, 8)
+    found = tv.advise.batch_size(model, x, memory=mine, measured=False)
+    assert found.largest == tv.advise.batch_size(model, x, memory=1_000_000, measured=False).largest
+    assert tv.advise.checkpointing(model, x, memory=mine).budget_bytes == 1_000_000
+    assert "Test board 2" in str(tv.trace(model, x).latency(hardware=mine))
+    with pytest.raises(UsageError, match="max_bytes is a number of bytes or a text"):
+        tv.trace(model, x).partition(by="modules", max_bytes=mine)
 
 
 def test_users_add_their_own_once() -> None:

@@ -216,6 +216,24 @@ def test_relevance_of_a_trace_is_a_column_and_a_picture() -> None:
         t.relevance(mode="contrastiv")
 
 
+def test_an_output_has_its_name_here_as_in_attribute() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.pool, self.head = nn.Linear(4, 3), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"pool": self.pool(x), "logits": self.head(x)}
+
+    t = tv.trace(Two(), torch.rand(2, 4))
+    by_name, by_number = t.relevance(target=1, output="logits"), t.relevance(target=1, output=1)
+    torch.testing.assert_close(by_name["x"], by_number["x"])
+    assert by_name.goal == "output logits" and t.attribute("saliency", target=1, output="logits")
+    for ask in (t.relevance, lambda **which: t.attribute("saliency", **which)):
+        with pytest.raises(NoMatch, match="no output 'logit'; did you mean 'logits'"):
+            ask(target=1, output="logit")
+
+
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize("mode", ["default", "contrastive"])
 def test_recurrent_layers(kind: type[nn.RNNBase], mode: str) -> None:

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from torch_vis._trace import Trace
-from torch_vis.analysis.machine.hardware import UNITS, amount_bytes
+from torch_vis.analysis.machine.hardware import UNITS, Hardware, amount_bytes
 from torch_vis.analysis.report import Charts, Report
 from torch_vis.api import trace
 from torch_vis.capture.modes import without_gradients
@@ -268,7 +268,7 @@ def batch_size(
     model: Callable[..., Any],
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
-    memory: int | str | None = None,
+    memory: float | str | Hardware | None = None,
     backward: bool = False,
     loss: Callable[[Any], Any] | None = None,
     measured: bool = True,

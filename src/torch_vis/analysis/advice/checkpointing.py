@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch_vis.analysis.machine.hardware import amount_bytes
+from torch_vis.analysis.machine.hardware import Hardware, amount_bytes
 from torch_vis.analysis.report import Charts, Report
 from torch_vis.api import trace
 from torch_vis.errors import UsageError, takes_kwargs
@@ -124,7 +124,7 @@ def checkpointing(
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
     loss: Callable[[Any], Any] | None = None,
-    memory: float | str | None = None,
+    memory: float | str | Hardware | None = None,
 ) -> CheckpointingReport:
     """Which modules to checkpoint so that a forward and backward pass needs less memory, predicted on shapes.
 

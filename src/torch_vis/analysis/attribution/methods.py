@@ -33,6 +33,18 @@ MOST_PANELS = 8
 # ---------------------------------------------------------------- what is explained
 
 
+def named_output(output: Any, name: str) -> torch.Tensor:
+    """The tensor of a name among what a run gave, in whatever containers.
+
+    >>> named_output({"logits": torch.ones(1), "pool": torch.zeros(1)}, "pool")
+    tensor([0.])
+    """
+    named = dict(named_tensors(output))
+    if name not in named:
+        raise no_match("output", name, named)
+    return named[name]
+
+
 class Goal:
     """One number for each sample: the output at an index, or what a function of the output gives.
 
@@ -61,12 +73,9 @@ class Goal:
 
     def chosen(self, given: ForwardPass) -> torch.Tensor:
         """The output tensor that is meant."""
-        named = dict(named_tensors(given.output))
         if isinstance(self.output, str):
-            if self.output not in named:
-                raise no_match("output", self.output, named)
-            return named[self.output]
-        tensors = list(named.values()) or given.outputs
+            return named_output(given.output, self.output)
+        tensors = list(dict(named_tensors(given.output)).values()) or given.outputs
         if self.output == 0:  # the first with numbers that can be explained
             return next((tensor for tensor in tensors if tensor.is_floating_point()), tensors[0])
         if not -len(tensors) <= self.output < len(tensors):

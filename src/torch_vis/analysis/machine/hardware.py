@@ -312,14 +312,16 @@ NUMBER = re.compile(
 
 
 def amount_bytes(amount: Any, what: str, *, hardware: bool = True) -> int:
-    """A number of bytes from what was passed as the argument ``what``; ``hardware`` lets it be the name of a device.
+    """A number of bytes from what was passed as the argument ``what``; ``hardware`` lets it be a device or its name.
 
     >>> amount_bytes("1.5 GiB", "memory"), amount_bytes("80GB", "memory"), amount_bytes(1024, "memory")
     (1610612736, 80000000000, 1024)
     >>> amount_bytes("T4", "memory")
     16000000000
     """
-    if isinstance(amount, str):
+    if hardware and isinstance(amount, Hardware):
+        size_bytes: float = amount.memory_bytes
+    elif isinstance(amount, str):
         match = NUMBER.fullmatch(amount)
         if not match:
             return _of_hardware(amount, what) if hardware else _refuse(amount, what, hardware)

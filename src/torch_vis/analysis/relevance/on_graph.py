@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torch_vis.analysis.attribution.methods import AttributedMaps
+from torch_vis.analysis.attribution.methods import AttributedMaps, named_output
 from torch_vis.analysis.relevance.flow import (
     MODES,
     ROUNDING,
@@ -386,7 +386,7 @@ class RelevanceReport(AttributedMaps):
         target: Any = None,
         mode: str = "default",
         against: Any = None,
-        output: int = 0,
+        output: int | str = 0,
         relevance: torch.Tensor | None = None,
         at: Any = None,
         tokens: Sequence[str] | None = None,
@@ -470,7 +470,7 @@ def graph_relevance(
     mode: str = "default",
     target: Any = None,
     against: Any = None,
-    output: int = 0,
+    output: int | str = 0,
     relevance: torch.Tensor | None = None,
     multiplier: float = 1.0,
     at: Any = None,
@@ -480,6 +480,9 @@ def graph_relevance(
         raise no_match("mode", str(mode), MODES)
     flow = GraphRelevance(run, args, kwargs)
     tensors = flow.given.outputs
+    if isinstance(output, str):
+        wanted = named_output(flow.given.output, output)
+        output = next(number for number, tensor in enumerate(tensors) if tensor is wanted)
     start = Start(tensors, output, target, against, relevance, multiplier)
     chosen = start.chosen()
     number = next(number for number, tensor in enumerate(tensors) if tensor is chosen)

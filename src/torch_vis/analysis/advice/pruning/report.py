@@ -384,7 +384,7 @@ def pruning(
     kwargs: Mapping[str, Any] | None = None,
     ratio: float = 0.3,
     each: bool = True,
-    hardware: str | None = None,
+    hardware: str | Hardware | None = None,
 ) -> PruningReport:
     """Find the units (channels, features, heads) that belong together, cut the lightest, and run what is left.
 

@@ -29,7 +29,7 @@ from torch_vis.analysis.advice.pruning.surgery import (
 )
 from torch_vis.analysis.compare.numeric.tensor_distance import Distance, distance_of
 from torch_vis.analysis.gradients.nan_origin import left_out
-from torch_vis.analysis.machine.hardware import find_hardware
+from torch_vis.analysis.machine.hardware import Hardware, find_hardware
 from torch_vis.api import trace
 from torch_vis.capture.modes import without_gradients
 from torch_vis.capture.state import modes_kept
@@ -288,7 +288,11 @@ class PruningTrials:
     """A copy of a model in eval mode, its dependencies, and its output to compare with."""
 
     def __init__(
-        self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], hardware: str | None
+        self,
+        model: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        hardware: str | Hardware | None,
     ) -> None:
         self.hardware = None if hardware is None else find_hardware(hardware)
         self.model = copy.deepcopy(model).eval()
