@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 from typing import Any
 
@@ -196,3 +197,21 @@ def test_where_modes_are_off_for_a_moment_a_block_is_met_all_the_same() -> None:
         assert len(tv.trace(MODEL, INPUT).graph) > 3
         assert torch._C._dispatch_tls_is_dispatch_key_excluded("Python")
     assert run.kept and not torch._C._dispatch_tls_is_dispatch_key_excluded("Python")
+
+
+@pytest.mark.skipif(
+    sys.version_info >= (3, 14), reason="``with`` asks for the end of a block before its beginning there"
+)
+def test_a_block_can_be_left_twice_and_entered_again() -> None:
+    """The second end began a block that nobody left."""
+    model, x = torch.nn.Sequential(torch.nn.Linear(2, 2)), torch.ones(1, 2)
+    live = tv.live(model, keep="0")
+    live.__exit__(None, None, None)
+    assert not model[0]._forward_hooks
+    live.__enter__()
+    live.__exit__(None, None, None)
+    live.__exit__(None, None, None)
+    assert not model[0]._forward_hooks
+    with live:
+        model(x)
+    assert not model[0]._forward_hooks and live.calls == 1

@@ -98,7 +98,12 @@ class _Method:
         self._name = name
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else getattr(passage_of(instance), self._name)
+        if instance is None:
+            return self
+        if self._name == "leave" and ENTER_FIRST and _is_left(instance):
+            # leaving goes on with the generator, and would begin a new one
+            return _leave_nothing
+        return getattr(passage_of(instance), self._name)
 
     def __call__(self, instance: Any, *args: Any) -> Any:
         return self.__get__(instance)(*args)
@@ -155,6 +160,20 @@ class _Exit(io.IOBase):
         # held, for it leaves the block when nobody holds it
         self._passage = passage
         self.close = function  # type: ignore[method-assign]
+
+
+# ``with`` looks for ``__enter__`` before ``__exit__``, so that a block that begins is known when its end is asked for
+ENTER_FIRST = sys.version_info < (3, 14)
+
+
+def _is_left(context: Any) -> bool:
+    """Whether a context has been left already, or never was entered."""
+    passage: Passage[Any] | None = context.__dict__.get("_passage")
+    return passage is None or passage.is_over
+
+
+def _leave_nothing(*error: Any) -> None:
+    """The end of a block that is over."""
 
 
 def _refuse() -> Any:
