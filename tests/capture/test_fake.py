@@ -21,10 +21,11 @@ from torch_vis.errors import CaptureFailed, NothingToDifferentiate, UsageError
 REFUSED = frozenset(
     """cond_operator custom_operator sparse_output_and_input quantized_tensor quantized_linear
     fake_quantized nested_strided nested_jagged function_subclass lstm gru transformer_train
+    encoder_nested_fast_path
     lbfgs_step indexed_reads item_control_flow numpy_round_trip numpy_write yolo_like""".split()
 )
 # what torch itself gets wrong by shapes, in words of its own
-TORCH_FAILS = frozenset("set_storage sparse_coo encoder_nested_fast_path flex_attention_eager".split())
+TORCH_FAILS = frozenset("set_storage sparse_coo flex_attention_eager".split())
 VIEWS = "autograd writes to views of fake tensors through the views, not through as_strided"
 DIFFERENT = {
     **dict.fromkeys(

@@ -21,6 +21,7 @@ from types import FrameType, TracebackType
 from typing import Any, NamedTuple
 
 import torch
+from torch._subclasses import meta_utils
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -89,6 +90,7 @@ NUMBERS_NEEDED = (DataDependentOutputException, DynamicOutputShapeException)
 # what DistributedDataParallel's reducer, in C++, says to gradients without numbers
 REDUCER = ("expected the hook result is either", "its data is not allocated yet")
 WITHOUT_DATA = ("FakeTensor", ".numpy() is not supported", "data pointer", *REDUCER)
+DESCRIBED = meta_utils.__file__
 UNSUPPORTED = (UnsupportedFakeTensorException, UnsupportedOperatorException)
 
 # What is put back at the end is all that there is, that of another such run too.
@@ -558,8 +560,10 @@ def has_no_rule(error: BaseException, traceback: TracebackType | None) -> bool:
         return True
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
-    inside = traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(TORCH)
-    return inside and isinstance(error, (NotImplementedError, AssertionError))
+    file = "" if traceback is None else traceback.tb_frame.f_code.co_filename
+    if file == DESCRIBED and isinstance(error, RuntimeError):
+        return True  # what an operation gave is no tensor that can be fake: a nested one of an encoder's fast path
+    return file.startswith(TORCH) and isinstance(error, (NotImplementedError, AssertionError))
 
 
 def _explained(error: BaseException, traceback: TracebackType | None) -> CaptureFailed:

@@ -227,6 +227,38 @@ def test_what_was_given_heads_the_report_if_all_else_follows() -> None:
     )
 
 
+def test_what_neither_run_changes_is_named_before_what_earlier_steps_changed() -> None:
+    """A buffer differs, and by the second step so does the optimizer's state, by more."""
+
+    class Positions(nn.Module):
+        def __init__(self, scale: float) -> None:
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+            self.register_buffer("pos", scale * torch.ones(8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(x + self.pos)
+
+    def second_step(scale: float) -> tv.Trace:
+        torch.manual_seed(0)
+        net, x = Positions(scale), torch.randn(4, 8)
+        optimizer = torch.optim.Adam(net.parameters(), 0.1)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            net(x).pow(2).mean().backward()
+            optimizer.step()
+
+        step()
+        return tv.trace(step)
+
+    told = tv.compare(second_step(1.0), second_step(1.01)).differences().facts()["in short"]
+    assert (
+        "inputs or weights, among them pos (0.01 relative), which neither run changes, and most of all"
+        in told
+    )
+
+
 def test_no_difference_is_said_first() -> None:
     net, x = layer(), torch.randn(4, 8)
     assert differing(net, net, x).facts()["in short"].startswith("no difference")

@@ -833,8 +833,30 @@ class DifferencesReport(Report):
         return f"the runs start from different inputs or weights, {self._largest_input()}{also}"
 
     def _largest_input(self) -> str:
-        largest = self.input_differences[0]
-        return f"most of all {largest.name} ({distance_text(largest.distance)})"
+        """What differs most before the runs, after what neither run changes: no step before them changed it either."""
+        largest, untouched = self.input_differences[0], self._untouched_input
+        most = f"most of all {largest.name} ({distance_text(largest.distance)})"
+        if untouched is None:
+            return most
+        first = f"{untouched.name} ({distance_text(untouched.distance)})"
+        return f"among them {first}, which neither run changes, and {most}"
+
+    @property
+    def _untouched_input(self) -> InputDifference | None:
+        """What differs most of the tensors that the runs leave as they are, where they change what differs more."""
+        rows_a = [row for row, _ in self.matched.pairs] + self.matched.only_a
+        rows_b = [row for _, row in self.matched.pairs] + self.matched.only_b
+        of_a, of_b = self.a.graph.value_storage, self.b.graph.value_storage
+        in_a = {int(of_a[row.value]) for row in rows_a if row.kind == "state"}
+        in_b = {int(of_b[row.value]) for row in rows_b if row.kind == "state"}
+        changed = {
+            tensor_name(self.a.graph.values[value])
+            for value in self.distances.outside
+            if int(of_a[value]) in in_a or int(of_b[self._paired.outside[value]]) in in_b
+        }
+        if self.input_differences[0].name not in changed:
+            return None
+        return next((row for row in self.input_differences if row.name not in changed), None)
 
     def _first_nonfinite(self, start: Difference) -> str:
         """Where one run alone first computed NaN or infinity, unless that is where it starts."""
