@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 import torch_vis as tv
+from tests.kit.page import page_data
 from torch_vis.views.page import show
 
 nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed")
@@ -132,3 +134,9 @@ def test_a_file_that_is_sent_has_no_source(tmp_path: Path) -> None:
     for name in ("run.html", "run.json", "run.md"):
         text = (tmp_path / name).read_text()
         assert str(Path(__file__).parent) not in text and "x.sum().item() * x" not in text, name
+    other = tv.trace(lambda x: x.sum().item() * x + 1, torch.ones(2))
+    for source in (True, False):
+        tv.compare(t, other).save(tmp_path / "both.html", source=source)
+        data = json.dumps(page_data((tmp_path / "both.html").read_text()))
+        told = [words in data for words in (str(Path(__file__).parent), "x.sum().item() * x", "threads")]
+        assert told == [source] * 3, "the page of a comparison"

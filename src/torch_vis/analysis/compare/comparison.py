@@ -29,6 +29,7 @@ from torch_vis.analysis.compare.settings import counts_other_steps
 from torch_vis.analysis.compare.words import changes_of, node_text
 from torch_vis.errors import TensorsMissing, UsageError, missing_extra, no_match
 from torch_vis.graph.graph import Graph, Node, Rows, Scope
+from torch_vis.graph.run import without_source
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import and_more, count, duration, inert, many, size
 from torch_vis.views.charts.chart import Axis, Chart, Series, draw
@@ -345,8 +346,11 @@ class Comparison(Renamed):
                 )
         return DifferencesReport(self.a, self.b, self.alignment, tolerance)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a page (``.html``) that shows both runs as one graph, with what was added, removed and changed."""
+    def save(self, path: str | os.PathLike[str], *, source: bool = True) -> None:
+        """Write a page (``.html``) that shows both runs as one graph, with what was added, removed and changed.
+
+        ``source=False`` leaves out lines of the programs, folders and the machines' facts, for a page to be sent.
+        """
         from torch_vis.views.page.page import save_comparison
 
         if os.path.splitext(os.fspath(path))[1].lower() not in (".html", ".htm"):
@@ -355,9 +359,8 @@ class Comparison(Renamed):
             )
         texts = {change.after.index: change.what for change in islice(self._changes(), MOST_ON_PAGE)}
         names = None if self.names == SIDES else self.names
-        save_comparison(
-            path, self.a, self.b, self.alignment, names=names, words=texts, lines=self._page_lines()
-        )
+        a, b = (self.a, self.b) if source else (without_source(self.a), without_source(self.b))
+        save_comparison(path, a, b, self.alignment, names=names, words=texts, lines=self._page_lines())
 
     def _page_lines(self) -> list[tuple[str, str, Sequence[int], Sequence[int]]]:
         """The lines of ``lines``: where, what, and the operations of ``a`` and ``b`` that each is about."""
