@@ -218,6 +218,11 @@ def pipeline(mesh: Any) -> Any:
     return step
 
 
+def stage_of(trace: tv.Trace) -> str:
+    """The path of the stage that a rank runs."""
+    return f"stage {trace.meta['stage']}"
+
+
 def test_each_stage_is_traced_and_a_pipeline_has_its_bubble() -> None:
     batch = torch.zeros(1, device="meta").expand(80000, 4, 256)
     w = tv.simulate(
@@ -243,6 +248,13 @@ def test_each_stage_is_traced_and_a_pipeline_has_its_bubble() -> None:
     assert time.predicted is not None and "H100" in str(time)
     # what was on its way while a rank computed is a part of the step
     assert all(0 <= row.hidden_ns <= row.compute_ns for row in time.ranks)
+    # calls take the time in which they run: neither backward of a forward call, nor the bubble, is a part of it
+    for rank, row in zip((0, 2, 4, 6), w.schedule().ranks):
+        scopes = [scope for scope in w[rank].graph.scopes if scope.path == stage_of(w[rank])]
+        times = w[rank].metrics["scope_time_ns"].values
+        taken = sum(int(times[scope.index]) for scope in scopes)
+        assert len(scopes) == 2 * row.microbatches
+        assert taken == pytest.approx(row.forward_ns + row.backward_ns, rel=0.02), (rank, taken, row)
     # a stage alone learns its shapes from the one before all the same
     alone = tv.simulate(pipeline, batch, mesh={"pp": 4, "dp": 2}, ranks=[4])
     assert talk(alone[4]) == talk(w[4])

@@ -13,6 +13,7 @@ from torch_vis.analysis.ranks.exchanges import Exchange
 from torch_vis.analysis.ranks.meetings import Meeting, Meetings
 from torch_vis.analysis.ranks.schedule import ScheduleReport
 from torch_vis.analysis.ranks.waiting import (
+    TOGETHER,
     Arrival,
     CriticalPathReport,
     RankTimeline,
@@ -187,5 +188,8 @@ def _last(meeting: Meeting, parts: Sequence[tuple[int, ...]]) -> int:
     arrivals = [Arrival(rank, *part[2:]) for rank, part in zip(ranks, parts)]
     if len(parts) < 2 or any(row.start_ns == UNKNOWN for row in arrivals):
         return UNKNOWN
+    if meeting.kind in TOGETHER:
+        starts = [row.start_ns for row in arrivals]
+        return starts.index(max(starts))
     late = waited_for(meeting, arrivals)
     return UNKNOWN if late is None else ranks.index(late)

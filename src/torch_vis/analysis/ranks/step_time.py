@@ -26,7 +26,9 @@ from torch_vis.errors import UsageError, no_match
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.run import Limit, Run
+from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import duration, many
+from torch_vis.graph.types import Ints
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.text.table_layout import Field, Listing
 
@@ -382,27 +384,55 @@ def predicted_runs(
 def _with_times(metrics: Metrics, state: _Rank) -> Metrics:
     """The columns of a run with predicted times in place of those of working out shapes."""
     start, time = np.rint(state.start).astype(np.int64), np.rint(state.time).astype(np.int64)
-    first, last = _spans(state.graph, start, start + time)
-    own = np.bincount(state.graph.node_scope, weights=time, minlength=len(first)).astype(np.int64)
+    first, last = _spans(state.graph, metrics, start, start + time)
+    inclusive = last - first
+    inside = np.zeros(len(inclusive), dtype=np.int64)
+    called = state.graph.scope_parent >= 0
+    np.add.at(inside, state.graph.scope_parent[called], inclusive[called])
     columns = [
         Column("start_ns", start), Column("time_ns", time),
-        Column("scope_start_ns", first, along="scope"), Column("scope_time_ns", last - first, along="scope"),
-        Column("scope_self_ns", np.minimum(own, last - first), along="scope"),
+        Column("scope_start_ns", first, along="scope"), Column("scope_time_ns", inclusive, along="scope"),
+        Column("scope_self_ns", np.maximum(inclusive - inside, 0), along="scope"),
     ]  # fmt: skip
     for column in columns:
         metrics = metrics.with_column(column)
     return metrics
 
 
-def _spans(graph: Graph, start: Any, end: Any) -> tuple[Any, Any]:
-    """When the first operation in each scope begins, and the last one ends; both 0 where none runs in it."""
+def _spans(graph: Graph, metrics: Metrics, start: Ints, end: Ints) -> tuple[Ints, Ints]:
+    """When the first operation of each call begins, and the last one ends.
+
+    What backward does has the scope of the forward operation that it belongs to, and runs after that. Calls that run
+    backward themselves are known by when they were recorded.
+    """
     tree = graph.tree
+    again = (graph.node_flags & Flag.RECOMPUTE) > 0
+    backward = (graph.node_phase == Phase.BACKWARD) & ~again
+    forward = ~backward
     first = np.full(len(tree), np.iinfo(np.int64).max)
     last = np.zeros(len(tree), dtype=np.int64)
-    np.minimum.at(first, graph.node_scope, start)
-    np.maximum.at(last, graph.node_scope, end)
-    last = tree.inclusive(last, np.maximum)
-    return np.minimum(tree.inclusive(first, np.minimum), last), last
+    np.minimum.at(first, graph.node_scope[forward], start[forward])
+    np.maximum.at(last, graph.node_scope[forward], end[forward])
+    first, last = tree.inclusive(first, np.minimum), tree.inclusive(last, np.maximum)
+    # messages between stages of a pipeline run in backward and are no part of it
+    with_peer = graph.comm_peer >= 0
+    messages = np.concatenate([graph.comm_node[with_peer], graph.wait_node[with_peer[graph.wait_comm]]])
+    backward[messages.astype(np.int64)] = False
+    numbers, others = np.flatnonzero(backward), np.flatnonzero(~backward)
+    if len(numbers) and {"start_ns", "scope_start_ns", "scope_time_ns"} <= set(metrics):
+        recorded, calls = metrics["start_ns"].values[numbers], metrics["scope_start_ns"].values
+        begins = np.searchsorted(recorded, calls)
+        untils = np.searchsorted(recorded, calls + metrics["scope_time_ns"].values)
+        for scope in np.flatnonzero(begins < untils).tolist():
+            # its time was recorded without what recording took: it goes on until something runs outside of it
+            after = others[np.searchsorted(others, numbers[untils[scope] - 1]) :]
+            places = tree.enter[graph.node_scope[after]]
+            outside = after[(places < tree.enter[scope]) | (places >= tree.leave[scope])]
+            until = np.searchsorted(numbers, outside[0]) if len(outside) else len(numbers)
+            rows = numbers[begins[scope] : until]
+            first[scope] = min(first[scope], int(start[rows].min()))
+            last[scope] = max(last[scope], int(end[rows].max()))
+    return np.minimum(first, last), last
 
 
 # ---------------------------------------------------------------- what a step is made of
