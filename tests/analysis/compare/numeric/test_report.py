@@ -12,7 +12,7 @@ from torch import nn
 
 import torch_vis as tv
 from tests.zoo_models.compiled import HAS_COMPILER
-from torch_vis.analysis.compare.numeric.report import SAME
+from torch_vis.analysis.compare.numeric.report import SAME, UNSEEN
 from torch_vis.errors import TensorsMissing
 
 
@@ -513,3 +513,20 @@ def test_an_argument_that_shows_in_no_number_is_in_the_sentence(change: str) -> 
 @pytest.mark.parametrize("name", WRITTEN_OTHERWISE)
 def test_what_is_only_written_in_another_way_is_not(name: str) -> None:
     assert in_short(WRITTEN_OTHERWISE[name]) == SAME
+
+
+def test_weights_that_differ_and_show_in_no_result_are_in_the_sentence() -> None:
+    table = nn.Embedding(10, 4)
+    other = copy.deepcopy(table)
+    with torch.no_grad():
+        other.weight[7] = 100 * table.weight[7]
+    rows = torch.tensor([1, 2])
+    found = tv.compare(tv.trace(table, rows), tv.trace(other, rows))
+    report = found.differences()
+    assert not report.same and report.rows == []
+    assert report.in_short().startswith(f"{UNSEEN}: most of all weight (")
+    assert found.differences(tolerance=1000).in_short() == SAME
+    twice = tv.compare(
+        tv.trace(lambda x: table(x).relu(), rows), tv.trace(lambda x: other(x).clamp(0, 1e9), rows)
+    )
+    assert UNSEEN in twice.differences().in_short()

@@ -62,6 +62,7 @@ EXPLAINED = "rounding explains it"
 ROUNDING_ONLY = f"led by a gradient that is {ZERO}"
 # Parts of the sentence in short.
 SAME = "no difference: all that could be compared is the same in both"
+UNSEEN = "the runs start from different inputs or weights, and nothing that both compute differs"
 NOTHING_ELSE = "nothing else differs"
 CHANGED = "what changed"
 NO_NUMBERS = "no operation has numbers to compare"
@@ -631,7 +632,10 @@ class DifferencesReport(Report):
         results_differ = bool(worst and results[worst].relative)
         if not self.rows and not results_differ:
             has_rounding = any(row.relative for _, row in self.results.values())
-            return False, f"{SAME}, but for what is nothing but rounding" if has_rounding else ""
+            rounding = ", but for what is nothing but rounding" if has_rounding else ""
+            if any(row.distance.relative > self.tolerance for row in self.input_differences):
+                return False, f"{UNSEEN}{rounding}: {self._largest_input()}"
+            return False, f"{SAME}{rounding}" if has_rounding else ""
         by = f"{at_most(results[worst])}, in {worst}" if worst else ""
         ulps = max((self.ulps(name) for name in results), default=0.0)
         start = self._start
