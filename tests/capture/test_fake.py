@@ -186,6 +186,38 @@ def test_a_model_made_by_the_user_in_a_fake_world() -> None:
     assert all(p.grad is None for p in model.parameters())
 
 
+class UnknownStep(nn.Module):
+    """A module that somebody forgot to write."""
+
+
+def set_wrongly(x: torch.Tensor) -> None:
+    weight = nn.Parameter(torch.ones(3))
+    weight.sum().backward()
+    torch.optim.Adam([weight], capturable=True).step()
+
+
+MISUSED = {
+    "attention of another width": (lambda x: nn.MultiheadAttention(16, 2)(x, x, x), AssertionError),
+    "a mode for another number of dimensions": (
+        lambda x: nn.functional.interpolate(x, scale_factor=2, mode="bilinear"),
+        NotImplementedError,
+    ),
+    "a module without forward": (UnknownStep(), NotImplementedError),
+    "an optimizer's own assertion": (set_wrongly, AssertionError),
+}
+
+
+@pytest.mark.parametrize("name", MISUSED)
+def test_what_is_wrong_with_real_tensors_is_not_laid_to_missing_shapes(name: str) -> None:
+    function, expected = MISUSED[name]
+    said = []
+    for fake in (False, True):
+        with pytest.raises(expected) as caught:
+            tv.trace(function, torch.ones(3, 2, 12), fake=fake)
+        said.append(str(caught.value))
+    assert said[0] == said[1] and "knows no shapes" not in said[1]
+
+
 def test_a_number_that_decides_is_an_error_that_names_the_line() -> None:
     def decides(x: torch.Tensor) -> torch.Tensor:
         return x + 1 if x.sum() > 0 else x

@@ -91,6 +91,10 @@ NUMBERS_NEEDED = (DataDependentOutputException, DynamicOutputShapeException)
 REDUCER = ("expected the hook result is either", "its data is not allocated yet")
 WITHOUT_DATA = ("FakeTensor", ".numpy() is not supported", "data pointer", *REDUCER)
 DESCRIBED = meta_utils.__file__
+# the method of a mode, in which all operations run
+DISPATCH = "__torch_dispatch__"
+# how torch says that a device has no kernel of an operation
+NO_KERNEL = "Could not run"
 UNSUPPORTED = (UnsupportedFakeTensorException, UnsupportedOperatorException)
 
 # What is put back at the end is all that there is, that of another such run too.
@@ -558,12 +562,17 @@ def has_no_rule(error: BaseException, traceback: TracebackType | None) -> bool:
     """Whether torch does not know the shapes that an operation gives."""
     if isinstance(error, UNSUPPORTED) or (isinstance(error, RuntimeError) and "no fake impl" in str(error)):
         return True
+    in_operation = False
     while traceback is not None and traceback.tb_next is not None:
+        in_operation |= traceback.tb_frame.f_code.co_name == DISPATCH
         traceback = traceback.tb_next
     file = "" if traceback is None else traceback.tb_frame.f_code.co_filename
     if file == DESCRIBED and isinstance(error, RuntimeError):
         return True  # what an operation gave is no tensor that can be fake: a nested one of an encoder's fast path
-    return file.startswith(TORCH) and isinstance(error, (NotImplementedError, AssertionError))
+    if not file.startswith(TORCH) or not isinstance(error, (NotImplementedError, AssertionError)):
+        return False
+    # modules, functions and optimizers of torch say so of wrong arguments as well, of real tensors too
+    return in_operation or file.startswith(os.path.dirname(DESCRIBED)) or NO_KERNEL in str(error)
 
 
 def _explained(error: BaseException, traceback: TracebackType | None) -> CaptureFailed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 
 import torch_vis as tv
 from tests.zoo_models.compiled import HAS_COMPILER
+from torch_vis.analysis.compare.numeric.report import SAME, UNSEEN
 from torch_vis.errors import TensorsMissing
 
 
@@ -476,3 +478,55 @@ def test_what_reads_a_weight_of_another_shape_is_no_news() -> None:
     other = tv.trace(lambda x, scale: x * scale, x, torch.full((1,), 3.0))
     [row] = tv.compare(one, other).differences().rows
     assert row.input_error is None and tv.compare(one, other).differences().origins == []
+
+
+LABELS = torch.tensor([0, 1, 2, 0])
+QUIET = {
+    "(root) nll_loss_forward ignore_index: -100 → 3": (
+        lambda y: nn.functional.cross_entropy(y, LABELS),
+        lambda y: nn.functional.cross_entropy(y, LABELS, ignore_index=3),
+    ),
+    "(root) clamp min: -50 → -60": (lambda y: y.clamp(-50, 50), lambda y: y.clamp(-60, 50)),
+    "(root) masked_fill value: -10000.0 → -inf": (
+        lambda y: y.masked_fill(y > 1e9, -1e4),
+        lambda y: y.masked_fill(y > 1e9, float("-inf")),
+    ),
+}
+WRITTEN_OTHERWISE = {
+    "a dimension from the end": (lambda y: y.softmax(-1).sum((-2, 1)), lambda y: y.softmax(1).sum((0, -1))),
+    "another call of the same": (lambda y: y.mean((0, 1)), lambda y: y.mean()),
+    "a default that is given": (lambda y: y.topk(2).values, lambda y: y.topk(2, dim=1, largest=True).values),
+    "a view": (lambda y: y.view(-1, 6) + 1, lambda y: y.view(2, 6) + 1),
+}
+
+
+def in_short(functions: tuple[Any, Any]) -> str:
+    y = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    return tv.compare(*(tv.trace(function, y) for function in functions)).differences().in_short()
+
+
+@pytest.mark.parametrize("change", QUIET)
+def test_an_argument_that_shows_in_no_number_is_in_the_sentence(change: str) -> None:
+    assert in_short(QUIET[change]) == f"{SAME}; what changed: {change}"
+
+
+@pytest.mark.parametrize("name", WRITTEN_OTHERWISE)
+def test_what_is_only_written_in_another_way_is_not(name: str) -> None:
+    assert in_short(WRITTEN_OTHERWISE[name]) == SAME
+
+
+def test_weights_that_differ_and_show_in_no_result_are_in_the_sentence() -> None:
+    table = nn.Embedding(10, 4)
+    other = copy.deepcopy(table)
+    with torch.no_grad():
+        other.weight[7] = 100 * table.weight[7]
+    rows = torch.tensor([1, 2])
+    found = tv.compare(tv.trace(table, rows), tv.trace(other, rows))
+    report = found.differences()
+    assert not report.same and report.rows == []
+    assert report.in_short().startswith(f"{UNSEEN}: most of all weight (")
+    assert found.differences(tolerance=1000).in_short() == SAME
+    twice = tv.compare(
+        tv.trace(lambda x: table(x).relu(), rows), tv.trace(lambda x: other(x).clamp(0, 1e9), rows)
+    )
+    assert UNSEEN in twice.differences().in_short()

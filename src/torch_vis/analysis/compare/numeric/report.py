@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from torch_vis.analysis.compare.numeric.python_outputs import NOT_COMPARABLE, co
 from torch_vis.analysis.compare.numeric.side_by_side import Distances, SideBySide
 from torch_vis.analysis.compare.numeric.tensor_distance import NO_DISTANCE, OF_ROUNDING, Distance
 from torch_vis.analysis.compare.outputs import ComparedResult, MatchedResults, match_results
-from torch_vis.analysis.compare.words import changed_arguments
+from torch_vis.analysis.compare.words import changed_argument_names, changed_arguments
 from torch_vis.analysis.gradients.accumulation import accumulation_note, filled_before
 from torch_vis.analysis.report import Charts, Report
 from torch_vis.errors import UsageError
@@ -33,7 +33,7 @@ from torch_vis.graph.lifetimes import ENDING
 from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import and_more, many
 from torch_vis.graph.types import Bools
-from torch_vis.ops.schemas import argument_names, named_arguments
+from torch_vis.ops.schemas import argument_defaults, argument_names, named_arguments
 from torch_vis.views.charts.chart import COLORS, Axis, Chart, Series
 from torch_vis.views.charts.labels import placed
 from torch_vis.views.text.table_layout import Field, Listing
@@ -62,6 +62,7 @@ EXPLAINED = "rounding explains it"
 ROUNDING_ONLY = f"led by a gradient that is {ZERO}"
 # Parts of the sentence in short.
 SAME = "no difference: all that could be compared is the same in both"
+UNSEEN = "the runs start from different inputs or weights, and nothing that both compute differs"
 NOTHING_ELSE = "nothing else differs"
 CHANGED = "what changed"
 NO_NUMBERS = "no operation has numbers to compare"
@@ -631,7 +632,10 @@ class DifferencesReport(Report):
         results_differ = bool(worst and results[worst].relative)
         if not self.rows and not results_differ:
             has_rounding = any(row.relative for _, row in self.results.values())
-            return False, f"{SAME}, but for what is nothing but rounding" if has_rounding else ""
+            rounding = ", but for what is nothing but rounding" if has_rounding else ""
+            if any(row.distance.relative > self.tolerance for row in self.input_differences):
+                return False, f"{UNSEEN}{rounding}: {self._largest_input()}"
+            return False, f"{SAME}{rounding}" if has_rounding else ""
         by = f"{at_most(results[worst])}, in {worst}" if worst else ""
         ulps = max((self.ulps(name) for name in results), default=0.0)
         start = self._start
@@ -735,13 +739,16 @@ class DifferencesReport(Report):
         """A change that shows in no number that could be compared.
 
         Where all could be, gradients and state too, it is none of single operations: code may be written in another
-        way.
+        way. A number or a word that an operation is called with is no way of writing: other inputs may show it.
         """
         recomputed = [row for row in self._all_changes if row.kind == "recomputed"]
         rows = [
             row
             for row in (*self.changes, *recomputed)
-            if self.uncompared or row.kind != "operation" or self._stops_gradients(row)
+            if self.uncompared
+            or row.kind != "operation"
+            or self._stops_gradients(row)
+            or self._is_called_otherwise(row)
         ]
         if not rows:
             return ""
@@ -756,6 +763,31 @@ class DifferencesReport(Report):
         nodes = [self.a.graph.nodes[node] for node in change.nodes_a]
         nodes += [self.b.graph.nodes[node] for node in change.nodes_b]
         return any(node.name == "detach" for node in nodes)
+
+    def _is_called_otherwise(self, change: ModuleChange) -> bool:
+        """Whether a change is that operations which compute are called with other numbers or words than in ``a``."""
+        if not change.nodes_a or len(change.nodes_a) != len(change.nodes_b):
+            return False
+        return all(self._has_other_arguments(node) for node in change.nodes_a)
+
+    def _has_other_arguments(self, node: int) -> bool:
+        """Whether an operation of ``a``, which is no view, has other numbers or words than its counterpart.
+
+        A dimension may be counted from the front or from the end.
+        """
+        row, other = self.a.graph.nodes[node], int(self._to_b[node])
+        if other < 0 or "view" in row.flags:
+            return False
+        call, counterpart = row.call, self.b.graph.nodes[other].call
+        if call.op != counterpart.op:
+            return False
+        rank = len(row.inputs[0].type.shape) if row.inputs else 0
+        mine, others = (argument_defaults(one.op) | dict(named_arguments(one)) for one in (call, counterpart))
+        return any(
+            not name.startswith("dim")
+            or _from_front(mine.get(name), rank) != _from_front(others.get(name), rank)
+            for name in changed_argument_names(call, counterpart)
+        )
 
     def _caused(self, start: Difference, sentence: str) -> str:
         """A sentence on where it starts, with the change of the code that led there, unless that is what it says.
@@ -891,6 +923,17 @@ class DifferencesReport(Report):
         read = "is the same" if not row.input_error else f"differs by {row.input_error:.3g} only"
         reads = f"; it {also}reads {row.reads}" if row.reads else ""
         return f"{differs} ({distance_text(row)}), though what it reads {read}{reads}"
+
+
+def _from_front(dims: Any, rank: int) -> Any:
+    """Dimensions counted from the front.
+
+    >>> _from_front([-1, 0], 3)
+    [2, 0]
+    """
+    if isinstance(dims, (list, tuple)):
+        return [_from_front(dim, rank) for dim in dims]
+    return dims % rank if isinstance(dims, int) and rank else dims
 
 
 def _row(row: Difference) -> tuple[str, str | None, float, float, float | None, str | None]:
