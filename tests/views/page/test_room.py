@@ -270,6 +270,12 @@ def test_a_picture_says_what_it_is_of_and_shows_what_the_page_shows(show: Callab
     assert figures and all(figure in texts for figure in figures)
 
 
+def test_a_picture_of_both_phases_in_one_tells_their_lines_apart(page: Page) -> None:
+    page.js("P.theme('light'); return P.phases('over')")
+    svg = page.js("return P.svg()")
+    assert "lines of the backward pass" in svg and svg.count("#e0ab78") >= 2, "a line and its key"
+
+
 def test_the_legend_says_what_the_lines_of_a_selection_are(page: Page) -> None:
     from selenium.webdriver.common.keys import Keys
 
@@ -281,3 +287,19 @@ def test_the_legend_says_what_the_lines_of_a_selection_are(page: Page) -> None:
     page.press(Keys.ESCAPE)
     page.until("return P.selection() === null")
     assert "producers" not in page.text(".legend")
+
+
+def test_what_is_told_and_what_is_outlined_are_the_same_after_a_repeat_shows_all(page: Page) -> None:
+    fold = page.boxes(kind="fold", column=0)[0]["id"]
+    page.js("return P.open(arguments[0], 'one')", fold)
+    page.js("return P.select(arguments[0])", fold)
+    assert "one of" in page.text(".details"), "the instance that is shown"
+    page.js("return P.open(arguments[0], 'all')", fold)
+    assert "one of" not in page.text(".details") and "stands for" in page.text(".details")
+    page.js("return P.open(arguments[0], 'one')", fold)
+    inner = page.boxes(parent=fold)[0]
+    page.js("return P.select(arguments[0])", inner["id"])
+    page.js("return P.open(arguments[0], 'all')", fold)
+    assert page.js("return P.selection().id") == inner["id"]
+    legend = page.text(".legend")
+    assert "to consumers" in legend, "lines of the closed box that it is in are brought out"

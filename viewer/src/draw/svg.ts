@@ -46,16 +46,24 @@ const escape = (text: string): string =>
 const BOLD = 'font-weight="600"';
 const DASHED = ' stroke-dasharray="6 4"';
 
-type Line = { side: number; carried: boolean };
+type Line = { side: number; carried: boolean; source: number };
 
-/** How lines are drawn: those of both runs, of one alone, and what a loop hands to its next turn. */
-function kindsOf(theme: Theme): [isOne: (line: Line) => boolean, color: string, isDashed: boolean][] {
+/** How lines are drawn: those of both runs, of one alone, what a loop hands to its next turn, and backward laid over forward. */
+function kindsOf(
+  theme: Theme,
+  { picture: { forest, items } }: Column,
+): [isOne: (line: Line) => boolean, color: string, isDashed: boolean][] {
   const ofSide =
     (side: number) =>
     (line: Line): boolean =>
       !line.carried && line.side === side;
+  const isLater = (line: Line): boolean => {
+    const { start } = items[line.source].box;
+    return forest.phases.length > 1 && start >= 0 && forest.run.nodePhase[forest.order[start]] > 0;
+  };
   return [
-    [ofSide(0), theme.wire, false],
+    [(line) => ofSide(0)(line) && !isLater(line), theme.wire, false],
+    [(line) => ofSide(0)(line) && isLater(line), theme.wireLater, false],
     [ofSide(ADDED), theme.differenceFar[ADDED], false],
     [ofSide(REMOVED), theme.differenceFar[REMOVED], true],
     [(line) => line.carried, theme.link, true],
@@ -153,7 +161,7 @@ export function toSvg(app: App): string {
       for (const item of frame.items)
         if (item >= 0 && picture.items[item].own >= 0) others(column, picture.items[item].own);
       const at = `transform="translate(${r(fx)} ${r(fy)})"`;
-      for (const [isOne, color, isDashed] of kindsOf(theme)) {
+      for (const [isOne, color, isDashed] of kindsOf(theme, column)) {
         const pen = new SvgPen();
         const tips = new SvgPen();
         frame.lines.forEach((line, i) => {
