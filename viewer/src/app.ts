@@ -310,12 +310,20 @@ export class App {
     this.range = rangeOf(this.heat, drawn);
   }
 
+  /** The selection as it is drawn: what lies in a box that was closed since is outlined by that box. */
+  private get outlined(): Box | null {
+    let box = this.selected;
+    while (box && this.scene && !this.scene.find(box)) box = box.parent;
+    return box;
+  }
+
   private highlight(): void {
     this.highlighted = [];
     this.links = [];
     for (const { column, edge } of this.edges) this.highlighted.push({ column, edge, as: "edge" });
     if (!this.scene || !this.selected) return;
-    const hit = this.scene.find(this.selected);
+    const outlined = this.outlined;
+    const hit = outlined && this.scene.find(outlined);
     if (!hit) return;
     const { picture } = this.scene.columns[hit.column];
     const inside = withinOf(picture, hit.item);
@@ -391,7 +399,7 @@ export class App {
     return {
       theme,
       paint: (box) => this.paint(box, theme),
-      selected: this.selected,
+      selected: this.outlined,
       hover: this.hover,
       highlighted: this.hoverEdges.length
         ? [...this.highlighted, ...this.hoverEdges.map((hit) => ({ ...hit, as: "edge" as const }))]

@@ -85,6 +85,7 @@ export class Shell {
     this.view.act = (action, box) => void this.onZone(action, box);
     app.on("select", () => {
       if ((app.selected || app.node >= 0 || app.edges.length) && !this.staying) this.showTab("details");
+      this.drawLegend();
       this.later();
     });
     app.on("scene", () => {
@@ -114,8 +115,8 @@ export class Shell {
       h(
         "div",
         { class: "menu-body" },
-        button("View as SVG", "All that is open, as SVG (s)", () => saveSvg(app)),
-        button("View as PNG", "All that is open, as PNG", () => void savePng(app)),
+        button("Picture as SVG", "All that is open, as SVG (s)", () => saveSvg(app)),
+        button("Picture as PNG", "All that is open, as PNG", () => void savePng(app)),
         button("Selection as JSON", "Every fact of the selected operations", () => {
           if (this.isSelected()) saveJson(app);
         }),

@@ -228,3 +228,78 @@ def test_from_afar_a_heat_map_writes_its_figures_where_there_is_room(page: Page)
     assert {
         round(text["size"], 1) for text in texts if text["text"] in {box["heatText"] for box, _ in named}
     } == {11.0}
+
+
+class Recurrent(nn.Module):
+    """A cell in a loop, which hands itself what it made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.RNNCell(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state = torch.zeros_like(x[0])
+        for step in x:
+            state = self.cell(step, state)
+        return state
+
+
+def test_a_picture_says_what_it_is_of_and_shows_what_the_page_shows(show: Callable[[Any], Page]) -> None:
+    import xml.etree.ElementTree as ET
+
+    page = show(tv.trace(Recurrent(), torch.ones(5, 2, 4), backward=True))
+    name = "{http://www.w3.org/2000/svg}"
+    root = ET.fromstring(page.js("P.heat(null); return P.svg()"))
+    places = {text.text: float(text.attrib["y"]) for text in root.iter(f"{name}text")}
+    title = root.findtext(f"{name}title")
+    assert title is not None and title.startswith("Recurrent · ") and title.endswith(" operations")
+    assert places[title] < min(place for words, place in places.items() if words != title)
+    low = page.boxes(name="summed outputs")[0]["sheet"]
+    shape = page.boxes(name="summed outputs")[0]["shape"]
+    beside = [
+        float(text.attrib["y"])
+        for text in root.iter(f"{name}text")
+        if text.text == shape and low["x"] < float(text.attrib["x"]) < low["x"] + low["w"]
+    ]
+    assert any(low["y"] < place < low["y"] + low["h"] for place in beside), "within its box"
+    dashed = [path for path in root.iter(f"{name}path") if "stroke-dasharray" in path.attrib]
+    assert len(dashed) >= 1 and "handed to the next turn" in places, "what the loop hands on"
+    page.js("P.heat('time_ns')")
+    texts = [text.text for text in ET.fromstring(page.js("return P.svg()")).iter(f"{name}text")]
+    figures = [box["heatText"] for box in page.boxes(opening="closed") if box["heatText"]]
+    assert figures and all(figure in texts for figure in figures)
+
+
+def test_a_picture_of_both_phases_in_one_tells_their_lines_apart(page: Page) -> None:
+    page.js("P.theme('light'); return P.phases('over')")
+    svg = page.js("return P.svg()")
+    assert "lines of the backward pass" in svg and svg.count("#e0ab78") >= 2, "a line and its key"
+
+
+def test_the_legend_says_what_the_lines_of_a_selection_are(page: Page) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    assert "producers" not in page.text(".legend")
+    page.click("head")
+    page.until("return P.selection()?.label === 'head'")
+    legend = page.text(".legend")
+    assert "from producers" in legend and "the same in another phase" in legend
+    page.press(Keys.ESCAPE)
+    page.until("return P.selection() === null")
+    assert "producers" not in page.text(".legend")
+
+
+def test_what_is_told_and_what_is_outlined_are_the_same_after_a_repeat_shows_all(page: Page) -> None:
+    fold = page.boxes(kind="fold", column=0)[0]["id"]
+    page.js("return P.open(arguments[0], 'one')", fold)
+    page.js("return P.select(arguments[0])", fold)
+    assert "one of" in page.text(".details"), "the instance that is shown"
+    page.js("return P.open(arguments[0], 'all')", fold)
+    assert "one of" not in page.text(".details") and "stands for" in page.text(".details")
+    page.js("return P.open(arguments[0], 'one')", fold)
+    inner = page.boxes(parent=fold)[0]
+    page.js("return P.select(arguments[0])", inner["id"])
+    page.js("return P.open(arguments[0], 'all')", fold)
+    assert page.js("return P.selection().id") == inner["id"]
+    legend = page.text(".legend")
+    assert "to consumers" in legend, "lines of the closed box that it is in are brought out"

@@ -45,7 +45,7 @@ export function absentMeasures(run: Run): [label: string, call: string][] {
   const all: [string, string, string][] = [
     ["norm", "gradient norm", "save t.with_metrics(t.gradients())"],
     ["bound", "roofline bound", "save t.with_metrics(t.roofline())"],
-    ["relevance", "relevance", "DLBacktrace(…).evaluation(…), then dlb.trace.save(…)"],
+    ["relevance", "relevance", "save t.with_metrics(t.relevance())"],
   ];
   return all.flatMap(([name, label, call]): [string, string][] => (run.metrics.has(name) ? [] : [[label, call]]));
 }

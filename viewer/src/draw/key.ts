@@ -16,7 +16,40 @@ export interface Key {
   swatches: [color: string, text: string][]; // without a colour: a sign, and what it means
 }
 
-export function keyOf(app: App): Key {
+/** What a picture that leaves the page is called, at its head. */
+export function pictureTitle(app: App): { text: string; width: number } {
+  const { run } = app;
+  const text = `${String(run.data.meta.model ?? "run")} · ${plural(run.count, "operation")}`;
+  return { text, width: (titleRuler().width(text) * TITLE_SIZE) / 13 };
+}
+
+export const TITLE_SIZE = 17;
+export const TITLE_BASE = 28; // from the upper edge of a picture to the line that its title stands on
+export const TITLE_HEIGHT = 32;
+
+/** What the lines mean that are drawn apart: those of the selection, where it is in the picture, come first. */
+function lineKeys({ theme, look, scene }: App, hasSelection: boolean): [color: string, text: string][] {
+  const results: [string, string][] = [];
+  if (hasSelection) {
+    const has = (as: string): boolean => look.highlighted.some((line) => line.as === as);
+    if (has("producer")) results.push([theme.producer, "from producers"]);
+    if (has("consumer")) results.push([theme.consumer, "to consumers"]);
+    if (look.links.length) results.push([theme.link, "the same in another phase"]);
+  }
+  const columns = scene?.columns ?? [];
+  if (columns.some(({ loops, picture }) => loops.size || picture.edges.some((edge) => edge.carried)))
+    results.push([theme.link, "handed to the next turn"]);
+  return results;
+}
+
+/** The key of the colours of boxes and lines; of the lines of the selection too, where it is shown. */
+export function keyOf(app: App, hasSelection = false): Key {
+  const key = boxKey(app);
+  key.swatches.unshift(...lineKeys(app, hasSelection));
+  return key;
+}
+
+function boxKey(app: App): Key {
   const { theme, heat } = app;
   const marks: [string, string][] = hasMarks(app) ? [["", `${AGAIN}${RECOMPUTED}`]] : [];
   if (heat) return heatKey(app, heat, marks);

@@ -31,6 +31,7 @@ const FLAGS: Record<string, string> = {
 
 export class Details {
   readonly element = h("div", { class: "panel details" });
+  private subject: Box | null = null; // what the selection meant when it was shown
   private whole: Box | null = null; // a repeat of which all instances are asked for, though one is shown
 
   constructor(
@@ -44,11 +45,16 @@ export class Details {
       if (this.whole !== app.selected) this.whole = null;
       this.show();
     });
+    // A repeat that shows all of its instances since means them all.
+    app.on("scene", () => {
+      if (this.subject !== (app.selected?.subject ?? null)) this.show();
+    });
     this.show();
   }
 
   show(): void {
     const { app } = this;
+    this.subject = app.selected?.subject ?? null;
     if (app.node >= 0) replace(this.element, ...this.operation(app.node));
     else if (app.selected) replace(this.element, ...this.group(app.selected));
     else if (app.edges.length) replace(this.element, ...this.edge(app.edges));

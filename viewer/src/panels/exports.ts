@@ -3,7 +3,7 @@
 import type { App } from "../app.ts";
 import { PHASES, ROLES } from "../data/schema.gen.ts";
 import { download, h } from "../dom.ts";
-import { keyOf, keyPieces, type Piece } from "../draw/key.ts";
+import { keyOf, keyPieces, pictureTitle, TITLE_BASE, TITLE_HEIGHT, TITLE_SIZE, type Piece } from "../draw/key.ts";
 import { Painter } from "../draw/painter.ts";
 import { toSvg } from "../draw/svg.ts";
 import { FONT } from "../draw/text.ts";
@@ -26,24 +26,36 @@ export function saveSvg(app: App): void {
 /** The whole graph as it is open now, twice as fine where there is room. */
 export async function pngOf(app: App): Promise<Blob> {
   const scene = app.scene!;
-  const key = keyPieces(keyOf(app), scene.width);
-  const [wide, tall] = [Math.max(scene.width, key.width) + 40, scene.height + 40 + (key.height ? key.height + 20 : 0)];
+  const key = keyPieces(keyOf(app, true), scene.width);
+  const title = pictureTitle(app);
+  const wide = Math.max(scene.width, key.width, title.width) + 40;
+  const tall = TITLE_HEIGHT + scene.height + 40 + (key.height ? key.height + 20 : 0);
   const scale = Math.min(2, LARGEST / wide, LARGEST / tall);
   const [w, hh] = [Math.ceil(wide * scale), Math.ceil(tall * scale)];
   const canvas = h("canvas", { width: w, height: hh });
   const context = canvas.getContext("2d")!;
   new Painter(context).draw(
     scene,
-    { scale, x: 20 * scale, y: 20 * scale },
+    { scale, x: 20 * scale, y: (20 + TITLE_HEIGHT) * scale },
     { ...app.look, still: true, hover: null },
     w,
     hh,
     1,
   );
+  drawTitle(context, title.text, app);
   drawKey(context, key.pieces, app, scene.height + 20);
   return new Promise((resolve, reject) =>
     canvas.toBlob((blob) => (blob ? resolve(blob) : reject(new Error("no picture"))), "image/png"),
   );
+}
+
+/** What the picture is of, above the graph, in its units. */
+function drawTitle(context: CanvasRenderingContext2D, text: string, app: App): void {
+  context.textBaseline = "alphabetic";
+  context.textAlign = "start";
+  context.fillStyle = app.theme.ink;
+  context.font = `600 ${TITLE_SIZE}px ${FONT}`;
+  context.fillText(text, 0, TITLE_BASE - TITLE_HEIGHT - 20);
 }
 
 /** The legend below the graph, in its units. */

@@ -24,7 +24,7 @@ export const KEYS: [string, string][] = [
   ["u  or  Ctrl z", "undo a change of the view; Shift: redo"],
   ["d", "dark or light"],
   ["c", "copy the selection as Markdown"],
-  ["s", "save the view as SVG"],
+  ["s", "save a picture of the view, as SVG"],
   ["Esc", "let go of selection, search, brush"],
   ["?", "this sheet"],
 ];

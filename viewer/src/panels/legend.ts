@@ -5,7 +5,7 @@ import { h } from "../dom.ts";
 import { keyOf } from "../draw/key.ts";
 
 export function legendOf(app: App): HTMLElement[] {
-  const { title, notes, ramp, ticks, swatches } = keyOf(app);
+  const { title, notes, ramp, ticks, swatches } = keyOf(app, true);
   const results: HTMLElement[] = [];
   if (title || notes)
     results.push(h("div", { class: "legend-title" }, h("b", {}, title), h("span", { class: "sub" }, ` ${notes}`)));
