@@ -392,9 +392,9 @@ class Capture(Context["Capture"]):
     def _keep_calls(self, assembly: Assembly) -> None:
         """Keep what calls of modules were given and returned, by the numbers of the graph."""
         rec, number = self.recorder, self._value(assembly)
+        self.call_forms.settle()
         for scope, form in self.call_forms.returned.items():
             rec.kept.returned[scope] = renumbered(form, number)
-        self.call_forms.open.clear()
         names: dict[Any, list[str]] = {}
         for scope, form in self.call_forms.given.items():
             owner = rec.modules[rec.scopes[scope][0]].owner
