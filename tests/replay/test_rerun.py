@@ -278,6 +278,30 @@ def test_zoo_models_run_again_bit_for_bit(name: str) -> None:
         assert not isinstance(one, Tensor) or torch.equal(one, two)
 
 
+def test_a_model_in_another_mode_than_it_was_recorded_in_is_told_of() -> None:
+    class Norms(torch.nn.Sequential):
+        @torch.no_grad()
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * (2 if self.training else 1)
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(), Norms(torch.nn.BatchNorm1d(4)))
+    x = torch.randn(6, 4)
+    t = tv.trace(model, x)
+    assert t.run(x).limits == ()
+    model.eval()
+    (sentence,) = t.run(x).limits
+    assert sentence == (
+        "in evaluation mode now and in training mode in the recorded run: 1, 2, 2.0; the operations that run are those "
+        "that were recorded"
+    )
+    assert t.run(x, keep="all").again(replace={"0": tv.edit.zero()}).limits == (sentence,)
+    # a class that does not look at it runs the same
+    plain = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    t = tv.trace(plain, x)
+    plain.eval()
+    assert t.run(x).limits == ()
+
+
 class HandsOn(torch.nn.Module):
     """Modules that hand on what no operation has read by then: an input, a parameter, what is written to later."""
 
