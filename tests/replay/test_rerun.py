@@ -302,6 +302,18 @@ def test_a_model_in_another_mode_than_it_was_recorded_in_is_told_of() -> None:
     assert t.run(x).limits == ()
 
 
+def test_an_array_where_a_tensor_was_recorded_is_named() -> None:
+    t = tv.trace(torch.nn.Linear(4, 2), torch.ones(3, 4))
+    with pytest.raises(tv.errors.UsageError, match="'input' is of type ndarray here and was a tensor"):
+        t.run(torch.ones(3, 4).numpy())
+
+
+def test_bounds_in_the_wrong_order_are_refused() -> None:
+    # torch would set everything to the upper one
+    with pytest.raises(tv.errors.UsageError, match=r"clamp\(3, 1\): the lower bound comes first"):
+        tv.edit.clamp(3, 1)
+
+
 class HandsOn(torch.nn.Module):
     """Modules that hand on what no operation has read by then: an input, a parameter, what is written to later."""
 

@@ -340,6 +340,14 @@ def test_bad_input(model: torch.nn.Sequential, rows: torch.Tensor, tmp_path: Pat
     ):
         with pytest.raises(tv.errors.UsageError, match=message):
             tv.extract(model, rows.split(10), **options)  # type: ignore[arg-type]
+    # a tensor would be gone through row by row, a dictionary by its names
+    one: Any
+    for one, advice in (
+        (rows, r"this is one Tensor: x\.split"),
+        ({"input": rows}, r"this is one dict: \[batch\]"),
+    ):
+        with pytest.raises(tv.errors.UsageError, match=advice):
+            tv.extract(model, one, keep="0", to=tmp_path)
     with pytest.raises(tv.errors.UsageError, match="no batch"):
         tv.extract(model, [], keep="0", to=tmp_path)
     with pytest.raises(tv.errors.UsageError, match="Quantiles goes through the data more than once"):

@@ -105,6 +105,15 @@ def extract(
         raise UsageError(
             f"extract() goes through a loader, and {type(loader).__name__} cannot be gone through"
         )
+    if isinstance(loader, (torch.Tensor, Mapping, str, bytes)):
+        advice = (
+            "x.split(32) makes batches of it"
+            if isinstance(loader, torch.Tensor)
+            else "[batch] is a list of one"
+        )
+        raise UsageError(
+            f"extract() goes through a loader of batches, and this is one {type(loader).__name__}: {advice}"
+        )
     job = Extraction(model, loader, keep, call, until, dim)
     if wanted:
         job.refuse_part(to is not None)
