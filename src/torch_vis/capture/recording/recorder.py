@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from torch_vis.capture.containers import (
+    TensorLeaf,
     completed,
     form_leaves,
     form_of,
@@ -134,7 +135,9 @@ class CallForms:
 
     def _follow(self, forms: dict[int, Any], scope: int, item: Any) -> None:
         """Note the tensors of a call that no operation has seen by its end, as where it hands on what it was given."""
-        if any(number is None for _, number in form_leaves(forms[scope])):
+        form = forms[scope]
+        # most calls return one tensor
+        if form.number is None if type(form) is TensorLeaf else any(n is None for _, n in form_leaves(form)):
             self.late.append((forms, scope, form_of(item, self._refer)))
 
     def _refer(self, tensor: Tensor) -> int:
