@@ -365,6 +365,7 @@ def readers_names(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "torch": torch,
         "model": model,
         "x": x,
+        "x2": torch.randn(2, 5, 16),
         "batch": x,
         "loader": [x],
         "step": step,

@@ -278,6 +278,76 @@ def test_zoo_models_run_again_bit_for_bit(name: str) -> None:
         assert not isinstance(one, Tensor) or torch.equal(one, two)
 
 
+def test_a_model_in_another_mode_than_it_was_recorded_in_is_told_of() -> None:
+    class Norms(torch.nn.Sequential):
+        @torch.no_grad()
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * (2 if self.training else 1)
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(), Norms(torch.nn.BatchNorm1d(4)))
+    x = torch.randn(6, 4)
+    t = tv.trace(model, x)
+    assert t.run(x).limits == ()
+    model.eval()
+    (sentence,) = t.run(x).limits
+    assert sentence == (
+        "in evaluation mode now and in training mode in the recorded run: 1, 2, 2.0; the operations that run are those "
+        "that were recorded"
+    )
+    assert t.run(x, keep="all").again(replace={"0": tv.edit.zero()}).limits == (sentence,)
+    # a class that does not look at it runs the same
+    plain = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    t = tv.trace(plain, x)
+    plain.eval()
+    assert t.run(x).limits == ()
+
+
+def test_an_array_where_a_tensor_was_recorded_is_named() -> None:
+    t = tv.trace(torch.nn.Linear(4, 2), torch.ones(3, 4))
+    with pytest.raises(tv.errors.UsageError, match="'input' is of type ndarray here and was a tensor"):
+        t.run(torch.ones(3, 4).numpy())
+
+
+def test_bounds_in_the_wrong_order_are_refused() -> None:
+    # torch would set everything to the upper one
+    with pytest.raises(tv.errors.UsageError, match=r"clamp\(3, 1\): the lower bound comes first"):
+        tv.edit.clamp(3, 1)
+
+
+class HandsOn(torch.nn.Module):
+    """Modules that hand on what no operation has read by then: an input, a parameter, what is written to later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.weights = torch.nn.Identity(), torch.nn.Dropout()
+        self.weight, self.fc = torch.nn.Parameter(torch.randn(4)), torch.nn.Linear(4, 4)
+        self.pair, self.unread = torch.nn.Identity(), torch.nn.Identity()
+
+    def forward(self, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        """Run."""
+        x = self.first(x)
+        weight = self.weights(self.weight)
+        (y, _) = self.pair((y, x))
+        self.unread(z)
+        y += 1
+        return self.fc(x) * weight + y
+
+
+def test_a_module_that_hands_on_what_nothing_has_read_yet_can_be_kept() -> None:
+    torch.manual_seed(0)
+    model = HandsOn().eval()
+    old, new = (tuple(torch.randn(2, 4) for _ in range(3)) for _ in range(2))
+    given = [tensor.clone() for tensor in new]
+    t = tv.trace(model, *old)
+    run = t.run(*new, keep=["first", "first.input", "weights", "pair"])
+    assert torch.equal(run.kept["first"], given[0]) and torch.equal(run.kept["first.input"], given[0])
+    assert torch.equal(run.kept["weights"], model.weight)
+    assert [torch.equal(*pair) for pair in zip(run.kept["pair"], (given[1], given[0]))] == [True, True]
+    assert torch.equal(run.output, model(*(tensor.clone() for tensor in given)))
+    with pytest.raises(tv.errors.UsageError, match=r"none of the run read what it gave on; tv\.live keeps"):
+        t.run(keep="unread")
+
+
 def test_a_pattern_passes_over_modules_that_ran_nothing() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(), torch.nn.Tanh()).eval()
     t = tv.trace(model, torch.ones(2, 4))

@@ -116,6 +116,8 @@ def clamp(low: float | None = None, high: float | None = None) -> Edit:
     """
     if low is None and high is None:
         raise UsageError("clamp() needs a lower or an upper bound, or both")
+    if isinstance(low, (int, float)) and isinstance(high, (int, float)) and low > high:
+        raise UsageError(f"clamp({low}, {high}): the lower bound comes first, and is above the upper one")
     return Edit(f"clamp({low}, {high})", lambda tensor, _: tensor.clamp(low, high))
 
 

@@ -66,6 +66,15 @@ class Escape:
     """The user's line, in words."""
 
 
+class ModuleMode(NamedTuple):
+    """Whether a module that behaves otherwise in training was in training mode."""
+
+    path: str
+    # a weak reference: a trace holds no model
+    module: Any
+    training: bool
+
+
 class Raised(NamedTuple):
     """An operation that raised, after which the program may have gone on."""
 
@@ -115,6 +124,8 @@ class KeptTensors:
     """Arguments with no literal form (generators, functions), by the text that stands for them."""
     versions: list[tuple[str, torch.Tensor, TensorVersion]] = field(default_factory=list)
     """The versions of named tensors at the end of the run, to see which were changed since."""
+    modes: list[ModuleMode] = field(default_factory=list)
+    """The modes of the modules at the end of the run, of those whose code looks at it."""
 
     @property
     def holds_numbers(self) -> bool:
@@ -137,12 +148,28 @@ class KeptTensors:
             if (now := version_of(tensor)) != version and now.address in uncopied
         ]
 
+    def other_modes(self) -> dict[bool, list[str]]:
+        """The modules that are in another mode than when the run ended, by whether that is training mode now."""
+        other: dict[bool, list[str]] = {}
+        for path, reference, training in self.modes:
+            module = reference()
+            now = None if module is None else mode_of(module)
+            if now is not None and now != training:
+                other.setdefault(now, []).append(path or type(module).__name__)
+        return other
+
 
 def copy_of(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     """A block of memory with the same contents; a block of the meta device, which has none, is its own copy."""
     if storage.device.type == "meta":
         return storage
     return torch.UntypedStorage(storage.nbytes(), device=storage.device).copy_(storage)
+
+
+def mode_of(module: torch.nn.Module) -> bool | None:
+    """Whether a module is in training mode, by its plain attribute: no code of the module runs for it."""
+    training = vars(module).get("training")
+    return training if isinstance(training, bool) else None
 
 
 def version_of(tensor: torch.Tensor) -> TensorVersion:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
@@ -18,7 +19,7 @@ from torch_vis.capture.assembling.assemble import Assembly, NamedTensor, ResultT
 from torch_vis.capture.assembling.limits import describe_limits, packed_weights
 from torch_vis.capture.assembling.log import with_stored
 from torch_vis.capture.containers import Form, argument_names, bound_arguments, named_tensors, renumbered
-from torch_vis.capture.kept_tensors import Geometry, KeptTensors, Raised, version_of
+from torch_vis.capture.kept_tensors import Geometry, KeptTensors, ModuleMode, Raised, mode_of, version_of
 from torch_vis.capture.modes import keep_gradients, push_mode
 from torch_vis.capture.recording import inductor_calls
 from torch_vis.capture.recording.collectives import land_rest
@@ -28,7 +29,7 @@ from torch_vis.capture.recording.module_calls import ModuleCalls, running_codes
 from torch_vis.capture.recording.recorder import CallForms, Recorder, clock
 from torch_vis.capture.recording.source_lines import resolve
 from torch_vis.capture.recording.tensors import overlapping_memory, settle_lent
-from torch_vis.capture.settings import module_settings
+from torch_vis.capture.settings import looks_at_mode, module_settings
 from torch_vis.capture.state import gradient_of_leaf, is_leaf
 from torch_vis.capture.undo import Context, Undo, hears_interrupts
 from torch_vis.errors import NothingToDifferentiate
@@ -213,6 +214,7 @@ class Capture(Context["Capture"]):
             self._keep_results(facts)
             self._keep_calls(assembly)
             self._keep_escapes(assembly)
+            self._keep_modes(facts.paths)
         self._count_opaque(graph)
         rec.open_steps.clear()
         packed = packed_weights(rec.kept.objects.values())
@@ -378,6 +380,19 @@ class Capture(Context["Capture"]):
             if role != Role.GRADIENT and self.recorder.knows(tensor):
                 kept.versions.append((name, _without_history(tensor), version_of(tensor)))
 
+    def _keep_modes(self, paths: dict[int, str]) -> None:
+        """Keep which modules were in training mode, to notice where another mode would run other operations."""
+        looks: dict[type, bool] = {}
+        for number, row in enumerate(self.recorder.modules):
+            if row.kind != "module" or not isinstance(row.owner, torch.nn.Module):
+                continue
+            kind, training = type(row.owner), mode_of(row.owner)
+            if kind not in looks:
+                looks[kind] = looks_at_mode(kind)
+            if looks[kind] and training is not None:
+                mode = ModuleMode(paths[number], weakref.ref(row.owner), training)
+                self.recorder.kept.modes.append(mode)
+
     def _value(self, assembly: Assembly) -> Callable[[int], int | None]:
         """The number in the graph of one of the recorder's values; None of one that the graph leaves out."""
         in_graph = self.in_graph
@@ -392,9 +407,9 @@ class Capture(Context["Capture"]):
     def _keep_calls(self, assembly: Assembly) -> None:
         """Keep what calls of modules were given and returned, by the numbers of the graph."""
         rec, number = self.recorder, self._value(assembly)
+        self.call_forms.settle()
         for scope, form in self.call_forms.returned.items():
             rec.kept.returned[scope] = renumbered(form, number)
-        self.call_forms.open.clear()
         names: dict[Any, list[str]] = {}
         for scope, form in self.call_forms.given.items():
             owner = rec.modules[rec.scopes[scope][0]].owner

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 from enum import Enum
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -51,6 +51,24 @@ def module_settings(modules: Iterable[tuple[str, torch.nn.Module]]) -> dict[str,
             rows.append(row)
         of[path] = known[key]
     return {"rows": rows, "of": of}
+
+
+def looks_at_mode(kind: type) -> bool:
+    """Whether the code of a class of modules reads ``training``, so that it runs otherwise in evaluation mode.
+
+    >>> looks_at_mode(torch.nn.Dropout), looks_at_mode(torch.nn.Linear)
+    (True, False)
+    """
+    own = kind.__mro__[: kind.__mro__.index(torch.nn.Module)]
+    members = [member for base in own for member in vars(base).values() if isinstance(member, FunctionType)]
+    # a decorator may lie around what looks
+    codes = [getattr(inspect.unwrap(member), "__code__", member.__code__) for member in members]
+    while codes:
+        code = codes.pop()
+        if "training" in code.co_names:
+            return True
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return False
 
 
 def optimizer_settings(optimizer: Any) -> dict[str, Any]:

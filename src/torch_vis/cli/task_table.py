@@ -123,6 +123,12 @@ TASKS: tuple[Task, ...] = (
         't.sweep("layers.*", tv.edit.zero(), measure=lambda y: y.sum()).figure()',
         "guides/activations_of_a_data_set",
     ),
+    Task("what a selector selects", 'print(t.select("class:Linear & layers.1.**"))', "workbench"),
+    Task(
+        "which edges and paths matter: path patching",
+        "t.attribute_edges(lambda y: y.sum(), x2)",
+        "guides/ablate_and_patch",
+    ),
     Task(
         "loops and branches of the run",
         "print(t.loops(), t.branches())",
@@ -135,12 +141,17 @@ TASKS: tuple[Task, ...] = (
         "workbench",
     ),
     Task(
-        "which part of the input it was: saliency, integrated gradients, Grad-CAM",
+        "attribution, which part of the input it was: saliency, integrated gradients, Grad-CAM",
         't.attribute("integrated_gradients", target=(-1, 0))',
         "guides/attribution",
         "torch-vis report attribute net.py:make --input 2x8 --target 1",
     ),
     Task("attention weights, also where they are fused", "t.attention().figure()", "guides/attribution"),
+    Task(
+        "what the model would say after each layer: the logit lens",
+        't.logit_lens(at="layers.*")',
+        "guides/attribution",
+    ),
     Task("how much each operation contributed", "t.relevance(target=0)", "guides/attribution"),
     Task(
         "what breaks under torch.compile",
@@ -201,7 +212,7 @@ def tasks(about: str | None = None) -> TaskList:
     """
     words = _words(about or "")
     result = TaskList(
-        task for task in TASKS if all(any(word in part for part in _all(task)) for word in words)
+        task for task in TASKS if all(any(_stem(word) in part for part in _all(task)) for word in words)
     )
     if not result:
         known = {word for task in TASKS for word in _words(task.want) if len(word) > 3}
@@ -211,6 +222,11 @@ def tasks(about: str | None = None) -> TaskList:
 
 def _all(task: Task) -> list[str]:
     return _words(" ".join((task.want, task.call, task.command)))
+
+
+def _stem(word: str) -> str:
+    """A word as it begins in the singular too."""
+    return word.removesuffix("s") if len(word) > 3 else word
 
 
 def _words(text: str) -> list[str]:

@@ -72,8 +72,14 @@ class CallSignature:
                 for word, names in (("lack", missing), ("have", extra))
                 if names
             )
+            other = [
+                f"; {name!r} is {item.text} here and was a tensor"
+                for name, item in _beside_tensors(self._target, args, kwargs).items()
+                if name in missing
+            ]
             raise UsageError(
                 f"these inputs {difference}; the recorded run took {', '.join(map(repr, self.names)) or 'none'}"
+                + "".join(other[:3])
             )
         self._refuse_others(_beside_tensors(self._target, args, kwargs))
         for name, tensor in inputs.items():

@@ -577,6 +577,12 @@ def doubts_of(
             f"changed since the run was recorded: {and_more(stale)}; what is computed again is computed with them as "
             "they are now, and what does not follow from other inputs or replacements is as recorded",
         )
+    words = {True: "training", False: "evaluation"}
+    for training, paths in held.other_modes().items():
+        doubts += (
+            f"in {words[training]} mode now and in {words[not training]} mode in the recorded run: {and_more(paths)}; "
+            "the operations that run are those that were recorded",
+        )
     return doubts
 
 

@@ -413,7 +413,8 @@ def _taken(graph: Graph, inside: Any, forward: Any, mine: Any, name: str) -> lis
     """The values that the rest of a run takes from a call, or else the last that it made."""
     if not len(forward):
         raise UsageError(
-            f"module {name!r} ran no operation of its own: what it gives on is what it was given"
+            f"module {name!r} ran no operation of its own, and none of the run read what it gave on; tv.live keeps "
+            "what calls of modules return"
         )
     producer = graph.value_producer
     crosses = mine[producer[graph.in_value]] & (producer[graph.in_value] >= 0)

@@ -309,6 +309,24 @@ def test_ranks_that_all_go_through_everything_are_refused(
         tv.extract(model, loader, keep="0", to=tmp_path)
 
 
+def test_statistics_of_a_part_of_the_data_are_refused(
+    model: torch.nn.Sequential, rows: torch.Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data: Any = rows
+    sampler: Any = torch.utils.data.DistributedSampler(data, num_replicas=2, rank=0)
+    loader = torch.utils.data.DataLoader(data, batch_size=5, sampler=sampler)
+    with pytest.raises(tv.errors.UsageError, match="each process has a part of the data"):
+        tv.extract(model, loader, stats={"0": tv.stats.Mean()})
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(tv.errors.UsageError, match=r"when all processes are done take tv\.stats"):
+        tv.extract(model, rows.split(5), keep="0", to=tmp_path, stats={"0": tv.stats.Mean()})
+    assert not list(tmp_path.iterdir())
+    # where each goes through everything, that is what they are of
+    mean = tv.extract(model, rows.split(5), stats={"0": tv.stats.Mean()})["0"]
+    assert torch.equal(mean, tv.stats.mean(model[0](rows)))
+
+
 # Bad input
 
 
@@ -322,6 +340,14 @@ def test_bad_input(model: torch.nn.Sequential, rows: torch.Tensor, tmp_path: Pat
     ):
         with pytest.raises(tv.errors.UsageError, match=message):
             tv.extract(model, rows.split(10), **options)  # type: ignore[arg-type]
+    # a tensor would be gone through row by row, a dictionary by its names
+    one: Any
+    for one, advice in (
+        (rows, r"this is one Tensor: x\.split"),
+        ({"input": rows}, r"this is one dict: \[batch\]"),
+    ):
+        with pytest.raises(tv.errors.UsageError, match=advice):
+            tv.extract(model, one, keep="0", to=tmp_path)
     with pytest.raises(tv.errors.UsageError, match="no batch"):
         tv.extract(model, [], keep="0", to=tmp_path)
     with pytest.raises(tv.errors.UsageError, match="Quantiles goes through the data more than once"):

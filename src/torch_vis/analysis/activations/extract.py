@@ -80,7 +80,8 @@ def extract(
     writes its part; with a ``DistributedSampler`` the rows of all are in the order of the data set, each once.
 
     ``stats={name: tv.stats.Mean()}`` takes statistics, one or a list for each name, and ``{(a, b): tv.stats.CKA()}``
-    of two; without ``to`` nothing is written and they are what is returned.
+    of two; without ``to`` nothing is written and they are what is returned. Under ``torchrun`` take them of the set, by
+    ``tv.open_activations``, when all processes are done.
 
     >>> import tempfile, torch, torch_vis as tv
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())
@@ -104,7 +105,18 @@ def extract(
         raise UsageError(
             f"extract() goes through a loader, and {type(loader).__name__} cannot be gone through"
         )
+    if isinstance(loader, (torch.Tensor, Mapping, str, bytes)):
+        advice = (
+            "x.split(32) makes batches of it"
+            if isinstance(loader, torch.Tensor)
+            else "[batch] is a list of one"
+        )
+        raise UsageError(
+            f"extract() goes through a loader of batches, and this is one {type(loader).__name__}: {advice}"
+        )
     job = Extraction(model, loader, keep, call, until, dim)
+    if wanted:
+        job.refuse_part(to is not None)
     if to is None:
         return job.statistics(wanted)
     job.write(to, shard_bytes)
@@ -137,6 +149,16 @@ class Extraction:
         }
         first = next(model.parameters(), None)
         self.device = None if first is None else first.device
+
+    def refuse_part(self, written: bool) -> None:
+        """Raise for statistics where this process has only a part of the data, and others have the rest."""
+        sampler = getattr(getattr(self.loader, "batch_sampler", None), "sampler", None)
+        part = isinstance(sampler, torch.utils.data.DistributedSampler) and sampler.num_replicas > 1
+        if part or (written and self.ranks > 1):
+            raise UsageError(
+                "each process has a part of the data, and stats= would be those of that part: extract with to= alone, "
+                "and when all processes are done take tv.stats of tv.open_activations(…)"
+            )
 
     def write(self, folder: PathLike, shard_bytes: int) -> None:
         """Write all batches that are not there yet."""

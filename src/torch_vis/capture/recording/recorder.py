@@ -27,7 +27,15 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from torch_vis.capture.containers import completed, form_leaves, form_of, inner_tensors, named_tensors
+from torch_vis.capture.containers import (
+    TensorLeaf,
+    completed,
+    form_leaves,
+    form_of,
+    inner_tensors,
+    named_tensors,
+    renumbered,
+)
 from torch_vis.capture.recording.op_plan import OpPlan
 from torch_vis.capture.recording.source_lines import CodeInfo, kind_of
 from torch_vis.capture.recording.tensors import Tensor, Tensors, irregular
@@ -83,6 +91,10 @@ class CallForms:
         self.unreadable = 0
         # arguments of open calls with a tensor that no operation had seen yet
         self.open: dict[int, Any] = {}
+        # forms, by their scope, of calls that ended before an operation had seen all of their tensors: a number in them
+        # is a place in ``unseen``, which has weak references and where the tensor's memory was
+        self.late: list[tuple[dict[int, Any], int, Any]] = []
+        self.unseen: list[tuple[Any, int]] = []
 
     def before_call(self, scope: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A call begins."""
@@ -97,15 +109,52 @@ class CallForms:
         """A call has returned."""
         try:
             if scope in self.open:
-                later = form_of(self.open.pop(scope), self._number)
-                self.given[scope] = completed(self.given[scope], later)
+                given = self.open.pop(scope)
+                self.given[scope] = completed(self.given[scope], form_of(given, self._number))
+                self._follow(self.given, scope, given)
             self.returned[scope] = form_of(result, self._number)
+            self._follow(self.returned, scope, result)
         except Exception:
             self.unreadable += 1
+
+    def settle(self) -> None:
+        """At the end of a run: the numbers of tensors from outside that operations saw after the calls."""
+        alive = {number: tensor() for number, tensor in self.recorder.external_tensors.items()}
+        # reversed, so that a tensor has the number of its first version, which is what the calls had
+        numbers = {id(tensor): number for number, tensor in reversed(alive.items()) if tensor is not None}
+        found: list[int | None] = []
+        for reference, address in self.unseen:
+            tensor = reference()
+            there = tensor is not None and _address(tensor) == address
+            found.append(numbers.get(id(tensor)) if there else None)
+        for forms, scope, form in self.late:
+            forms[scope] = completed(forms[scope], renumbered(form, found.__getitem__))
+        self.late.clear()
+        self.unseen.clear()
+        self.open.clear()
+
+    def _follow(self, forms: dict[int, Any], scope: int, item: Any) -> None:
+        """Note the tensors of a call that no operation has seen by its end, as where it hands on what it was given."""
+        form = forms[scope]
+        # most calls return one tensor
+        if form.number is None if type(form) is TensorLeaf else any(n is None for _, n in form_leaves(form)):
+            self.late.append((forms, scope, form_of(item, self._refer)))
+
+    def _refer(self, tensor: Tensor) -> int:
+        self.unseen.append((weakref.ref(tensor), _address(tensor)))
+        return len(self.unseen) - 1
 
     def _number(self, tensor: Tensor) -> int | None:
         entry = self.recorder.seen.get(id(tensor))
         return entry.number if entry is not None and entry() is tensor else None
+
+
+def _address(tensor: Tensor) -> int:
+    """Of a tensor's memory, 0 where it has none that is plain."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):
+        return 0
 
 
 class CallInfo(NamedTuple):
