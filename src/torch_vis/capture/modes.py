@@ -152,15 +152,27 @@ class ModeStep:
 
 def _forget_ended() -> None:
     """Forget what is on threads that have ended, whose stacks went with them; torch is to remember it no longer."""
-    # of a thread that runs Python, or has and may again
-    alive = sys._current_frames() if _on else {}
-    ended = [(number, step) for number, step in list(_on.items()) if step.thread not in alive]
+    here = threading.get_ident()
+    of_others = [(number, step) for number, step in list(_on.items()) if step.thread != here]
+    if not of_others:
+        return
+    alive = _threads_of_python()
+    ended = [(number, step) for number, step in of_others if step.thread not in alive]
     for number, step in ended:
         _left_on.pop(step.thread, None)
         _on.pop(number, None)
     if any(step._flags for _, step in ended) and not any(step._flags for step in _on.values()):
         now = _flags_of(DispatchModes.read())
         DispatchModes.set_flags({name: now[name] for name in DispatchModes.flags()})
+
+
+def _threads_of_python() -> frozenset[int]:
+    """The threads that run Python, or have and may again.
+
+    In one call from C: a frame that is held while its thread goes on holds all that it has to do with, and autograd
+    copies a gradient that somebody else holds.
+    """
+    return next(map(frozenset, iter(sys._current_frames, None)))
 
 
 def _flags_of(modes: list[Any]) -> dict[str, bool]:
