@@ -273,7 +273,8 @@ def test_two_threads_trace_two_models_at_once() -> None:
             thread.join()
     finally:
         sys.setswitchinterval(interval)
-    assert not errors
+    for error in errors:
+        raise error
     assert torch_globals() == before
     for place in range(2):
         for t in traces[place]:

@@ -133,6 +133,7 @@ PLAIN = (
     slice,
     range,
 )
+PLAIN_TYPES = frozenset(PLAIN)
 
 
 def split(item: Any) -> Form | None:
@@ -181,14 +182,20 @@ def join(form: Form, parts: Sequence[Any]) -> Any:
 
 def form_of(item: Any, number: Callable[[torch.Tensor], int | None], depth: int = DEEPEST) -> Any:
     """A container without its tensors: what holds none stays, each tensor becomes a ``TensorLeaf``."""
-    if isinstance(item, torch.Tensor):
+    # each call of a module asks, mostly for one tensor in a tuple: by type first, which takes a fifth of the time
+    kind = type(item)
+    if kind in PLAIN_TYPES:
+        return item
+    if kind is torch.Tensor or isinstance(item, torch.Tensor):
         return TensorLeaf(number(item))
+    if (kind is tuple or kind is list) and depth:
+        return Form(kind, (*range(len(item)),), tuple([form_of(part, number, depth - 1) for part in item]))
     if isinstance(item, PLAIN):
         return item
     form = split(item) if depth else None
     if form is None:
-        return Unheld(type(item).__name__)
-    return form._replace(parts=tuple(form_of(part, number, depth - 1) for part in form.parts))
+        return Unheld(kind.__name__)
+    return Form(kind, form.keys, tuple([form_of(part, number, depth - 1) for part in form.parts]))
 
 
 def form_leaves(form: Any, name: str = "") -> Iterator[tuple[str, int | None]]:

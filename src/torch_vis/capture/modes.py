@@ -117,7 +117,7 @@ class ModeStep:
         self._below = self.stack.read()
         self._flags = self.stack.flags()
         # another of ours has changed them: its own are those from before
-        if self._flags and (others := [step for step in _on.values() if step._flags]):
+        if self._flags and (others := [step for step in _steps() if step._flags]):
             self._flags = others[0]._flags
         self._kept: list[Any] | None = None
         _on[id(self)] = self
@@ -140,7 +140,7 @@ class ModeStep:
 
     def _set_flags(self, modes: list[Any]) -> None:
         """Have torch remember what is left."""
-        threads = [step.thread for step in _on.values() if step._flags]
+        threads = [step.thread for step in _steps() if step._flags]
         nested = len(modes) == len(self._below) and all(map(operator.is_, modes, self._below))
         if nested and not threads:
             self.stack.set_flags(self._flags)
@@ -161,7 +161,7 @@ def _forget_ended() -> None:
     for number, step in ended:
         _left_on.pop(step.thread, None)
         _on.pop(number, None)
-    if any(step._flags for _, step in ended) and not any(step._flags for step in _on.values()):
+    if any(step._flags for _, step in ended) and not any(step._flags for step in _steps()):
         now = _flags_of(DispatchModes.read())
         DispatchModes.set_flags({name: now[name] for name in DispatchModes.flags()})
 
@@ -173,6 +173,11 @@ def _threads_of_python() -> frozenset[int]:
     copies a gradient that somebody else holds.
     """
     return next(map(frozenset, iter(sys._current_frames, None)))
+
+
+def _steps() -> list[ModeStep]:
+    """What is on, as it is now: other threads may put modes on and take them off meanwhile."""
+    return list(_on.values())
 
 
 def _flags_of(modes: list[Any]) -> dict[str, bool]:
@@ -200,7 +205,7 @@ def push_mode(undo: Undo, mode: Any) -> None:
 def _take_all_off() -> None:
     """In a forked child, on the only thread that there is."""
     _left_on.clear()
-    for step in [step for step in _on.values() if step.thread == threading.get_ident()]:
+    for step in [step for step in _steps() if step.thread == threading.get_ident()]:
         step()
     if _on:
         DispatchModes.set_flags(

@@ -212,8 +212,9 @@ class Capture(Context["Capture"]):
         }
         if rec.keep:
             self._keep_results(facts)
-            self._keep_calls(assembly)
-            self._keep_escapes(assembly)
+            number = self._value(assembly)
+            self._keep_calls(number)
+            self._keep_escapes(number)
             self._keep_modes(facts.paths)
         self._count_opaque(graph)
         rec.open_steps.clear()
@@ -395,23 +396,24 @@ class Capture(Context["Capture"]):
 
     def _value(self, assembly: Assembly) -> Callable[[int], int | None]:
         """The number in the graph of one of the recorder's values; None of one that the graph leaves out."""
-        in_graph = self.in_graph
+        # a list, for each call of a module asks
+        stands_for = assembly.stands_for
+        numbers = np.where(self.in_graph[stands_for], assembly.numbers[stands_for], -1).tolist()
 
         def number(value: int) -> int | None:
-            original = int(assembly.stands_for[value]) if value < len(assembly.stands_for) else value
-            known = original < len(in_graph) and in_graph[original]
-            return int(assembly.numbers[original]) if known else None
+            known: int = numbers[value] if value < len(numbers) else -1
+            return known if known >= 0 else None
 
         return number
 
-    def _keep_calls(self, assembly: Assembly) -> None:
+    def _keep_calls(self, number: Callable[[int], int | None]) -> None:
         """Keep what calls of modules were given and returned, by the numbers of the graph."""
-        rec, number = self.recorder, self._value(assembly)
-        self.call_forms.settle()
-        for scope, form in self.call_forms.returned.items():
+        rec = self.recorder
+        given, returned = self.call_forms.forms()
+        for scope, form in returned.items():
             rec.kept.returned[scope] = renumbered(form, number)
         names: dict[Any, list[str]] = {}
-        for scope, form in self.call_forms.given.items():
+        for scope, form in given.items():
             owner = rec.modules[rec.scopes[scope][0]].owner
             forward = getattr(type(owner), "forward", None)
             if forward not in names:
@@ -421,9 +423,9 @@ class Capture(Context["Capture"]):
             keys = [*keys[: len(positional.parts)], *named.keys]
             rec.kept.given[scope] = Form(dict, tuple(keys), (*positional.parts, *named.parts))
 
-    def _keep_escapes(self, assembly: Assembly) -> None:
+    def _keep_escapes(self, number: Callable[[int], int | None]) -> None:
         """Keep where inputs lie, and say of tensors that left for Python which values and inputs they were."""
-        rec, number = self.recorder, self._value(assembly)
+        rec = self.recorder
         settle_lent(rec)
         kept = rec.kept
         addresses = {}

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from torch_vis.capture.containers import (
+    Form,
     TensorLeaf,
     completed,
     form_leaves,
@@ -85,10 +86,13 @@ class CallForms:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
+        # by scope; of most calls, which take one tensor, its number alone (see ``forms``)
         self.given: dict[int, Any] = {}
         self.returned: dict[int, Any] = {}
         # calls without a form
         self.unreadable = 0
+        # whether the form that is made has a tensor that no operation had seen yet
+        self._met_unseen = False
         # arguments of open calls with a tensor that no operation had seen yet
         self.open: dict[int, Any] = {}
         # forms, by their scope, of calls that ended before an operation had seen all of their tensors: a number in them
@@ -99,8 +103,14 @@ class CallForms:
     def before_call(self, scope: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A call begins."""
         try:
-            form = self.given[scope] = form_of((args, kwargs), self._number)
-            if any(number is None for _, number in form_leaves(form)):
+            if not kwargs and len(args) == 1 and type(args[0]) is Tensor:
+                entry = self.recorder.seen.get(id(args[0]))
+                if entry is not None and entry() is args[0]:
+                    self.given[scope] = entry.number
+                    return
+            self._met_unseen = False
+            self.given[scope] = form_of((args, kwargs), self._number)
+            if self._met_unseen:
                 self.open[scope] = (args, kwargs)
         except Exception:
             self.unreadable += 1
@@ -111,14 +121,22 @@ class CallForms:
             if scope in self.open:
                 given = self.open.pop(scope)
                 self.given[scope] = completed(self.given[scope], form_of(given, self._number))
-                self._follow(self.given, scope, given)
+                if any(number is None for _, number in form_leaves(self.given[scope])):
+                    self._follow(self.given, scope, given)
+            if type(result) is Tensor:
+                entry = self.recorder.seen.get(id(result))
+                if entry is not None and entry() is result:
+                    self.returned[scope] = TensorLeaf(entry.number)
+                    return
+            self._met_unseen = False
             self.returned[scope] = form_of(result, self._number)
-            self._follow(self.returned, scope, result)
+            if self._met_unseen:
+                self._follow(self.returned, scope, result)
         except Exception:
             self.unreadable += 1
 
-    def settle(self) -> None:
-        """At the end of a run: the numbers of tensors from outside that operations saw after the calls."""
+    def _settle(self) -> None:
+        """The numbers of tensors from outside that operations saw after the calls."""
         alive = {number: tensor() for number, tensor in self.recorder.external_tensors.items()}
         # reversed, so that a tensor has the number of its first version, which is what the calls had
         numbers = {id(tensor): number for number, tensor in reversed(alive.items()) if tensor is not None}
@@ -133,12 +151,21 @@ class CallForms:
         self.unseen.clear()
         self.open.clear()
 
+    def forms(self) -> tuple[dict[int, Any], dict[int, Any]]:
+        """The arguments, ``(args, kwargs)``, and the results of the calls, by scope, once the run has ended."""
+        self._settle()
+        nothing = Form(dict, (), ())
+        given = {
+            scope: Form(tuple, (0, 1), (Form(tuple, (0,), (TensorLeaf(form),)), nothing))
+            if type(form) is int
+            else form
+            for scope, form in self.given.items()
+        }
+        return given, self.returned
+
     def _follow(self, forms: dict[int, Any], scope: int, item: Any) -> None:
         """Note the tensors of a call that no operation has seen by its end, as where it hands on what it was given."""
-        form = forms[scope]
-        # most calls return one tensor
-        if form.number is None if type(form) is TensorLeaf else any(n is None for _, n in form_leaves(form)):
-            self.late.append((forms, scope, form_of(item, self._refer)))
+        self.late.append((forms, scope, form_of(item, self._refer)))
 
     def _refer(self, tensor: Tensor) -> int:
         self.unseen.append((weakref.ref(tensor), _address(tensor)))
@@ -146,7 +173,10 @@ class CallForms:
 
     def _number(self, tensor: Tensor) -> int | None:
         entry = self.recorder.seen.get(id(tensor))
-        return entry.number if entry is not None and entry() is tensor else None
+        if entry is not None and entry() is tensor:
+            return entry.number
+        self._met_unseen = True
+        return None
 
 
 def _address(tensor: Tensor) -> int:
