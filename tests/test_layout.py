@@ -128,6 +128,14 @@ def test_what_tests_share_is_in_the_kit() -> None:
     assert borrowed == []
 
 
+def test_tests_lie_where_their_source_lies() -> None:
+    """Who changes a folder finds what holds it under the same name; what is about all of it lies at the top."""
+    tests = ROOT / "tests"
+    folders = {source.parent.relative_to(tests) for source in tests.rglob("test_*.py")}
+    assert Path("ops/cost") in folders, "nothing was looked at"
+    assert [folder for folder in folders if not (PACKAGE / folder).is_dir() and folder != Path("tools")] == []
+
+
 def test_cycles_are_found() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"f"}, "f": {"g"}, "g": {"e", "a"}}
     assert cycles(graph) == [["b", "c"], ["e", "f", "g"]]
