@@ -750,7 +750,7 @@ class Timing:
 
     @cached_property
     def _made_again(self) -> list[int]:
-        """For each call the time that calls took which backward, running in it, made again."""
+        """For each call the time of the recomputed calls inside it."""
         result = np.zeros(len(self.inclusive), dtype=np.int64)
         parent = self.graph.scope_parent
         outer = self.again & ~self.again[parent]

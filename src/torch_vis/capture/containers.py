@@ -95,7 +95,7 @@ def container_items(item: Any) -> list[tuple[str, Any]]:
 
 
 class Form(NamedTuple):
-    """A container taken apart, as a pytree node is: its type, the names of its items, and the items."""
+    """A container as a pytree node: its type, the names of its items, and the items."""
 
     type: type
     keys: tuple[Any, ...]
@@ -137,7 +137,7 @@ PLAIN_TYPES = frozenset(PLAIN)
 
 
 def split(item: Any) -> Form | None:
-    """A list, tuple, named tuple, mapping or dataclass as a form; None for what is none of these.
+    """A list, tuple, named tuple, mapping or dataclass as a form; None for anything else.
 
     >>> split({"a": 1, "b": 2})
     Form(type=<class 'dict'>, keys=('a', 'b'), parts=(1, 2))

@@ -151,7 +151,7 @@ class FakeTensors(Context["FakeTensors"]):
 
 
 class ShapesOnly(FakeTensorMode):
-    """Torch's fake mode, but an operation that gives back one of its arguments gives back that very tensor.
+    """Torch's fake mode, but an operation that returns one of its arguments returns that very tensor.
 
     Where all arguments are known numbers, torch computes the result and gives back a new tensor in their place. Where
     torch's rule is not what the kernel does, the kernel is right.
@@ -239,7 +239,7 @@ class ShapesOnly(FakeTensorMode):
 
 @cache
 def _returned(func: Any) -> tuple[int, str] | None:
-    """The argument that an operator writes and gives back, by position and name; None where it gives something else."""
+    """The argument that an operator writes and returns, by position and name; None where it returns something else."""
     schema = getattr(func, "_schema", None)
     if schema is None or not schema.is_mutable:
         return None
@@ -816,7 +816,7 @@ def fake_run(
 
 
 def run_subgraph(subgraph: Subgraph) -> CapturedRun:
-    """Run a subgraph by itself: what a branch that was not taken would do."""
+    """Run a subgraph alone: what a branch that was not taken would do."""
     module = subgraph.module
     assert module is not None
     names = [node.name for node in module.graph.nodes if node.op == "placeholder"]

@@ -568,7 +568,7 @@ def _plan(func: Any) -> Plan:
 
 
 def _returns_written(func: Any) -> bool:
-    """Whether an operator gives back nothing but what it wrote to."""
+    """Whether an operator returns only tensors that it wrote to."""
     return all(item.alias_info is not None and item.alias_info.is_write for item in func._schema.returns)
 
 
@@ -859,7 +859,7 @@ class RememberedShapes:
 
     @staticmethod
     def _memory(args: Any, out: FakeTensor) -> int | None:
-        """The argument in whose memory a tensor lies; -1 if it has its own, None if no argument by itself has it."""
+        """The argument in whose memory a tensor lies; -1 if it has its own, None if it is no single argument's."""
         address = out.untyped_storage()._cdata
         for place, item in enumerate(args):
             if type(item) is FakeTensor:

@@ -44,7 +44,7 @@ class DispatchModes:
 
     @staticmethod
     def pop(mode: Any) -> None:
-        """Take the topmost mode off; torch keeps some kinds apart."""
+        """Remove the topmost mode; torch keeps some kinds on stacks of their own."""
         dispatch._pop_mode(getattr(mode, "_mode_key", None))
 
     @staticmethod
@@ -93,7 +93,7 @@ Stack = type[DispatchModes] | type[FunctionModes]
 
 
 def restack(stack: Stack, modes: list[Any]) -> None:
-    """Make these the modes of this thread; interrupted, it can be called again."""
+    """Make these the modes of this thread; after an interrupt it can be called a second time."""
     now = stack.read()
     same = 0
     while same < min(len(now), len(modes)) and now[same] is modes[same]:
@@ -167,7 +167,7 @@ def _forget_ended() -> None:
 
 
 def _threads_of_python() -> frozenset[int]:
-    """The threads that run Python, or have and may again.
+    """The threads that run Python, or did and may do so again.
 
     In one call from C: a frame that is held while its thread goes on holds all that it has to do with, and autograd
     copies a gradient that somebody else holds.

@@ -69,7 +69,7 @@ class ThreadTime(NamedTuple):
 
     @classmethod
     def now(cls) -> ThreadTime:
-        """As of now; where the system does not count preemptions, there are none."""
+        """The current figures; 0 preemptions where the system does not count them."""
         who = getattr(resource, "RUSAGE_THREAD", None)
         count = 0 if resource is None or who is None else resource.getrusage(who).ru_nivcsw
         return cls(time.thread_time_ns(), count)
@@ -538,7 +538,7 @@ def _parts(name: str, tensor: torch.Tensor, role: Role) -> list[NamedTensor]:
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's memory is there: whole parameters are let go of once each rank has its part again."""
+    """Whether a tensor's memory is there: whole parameters are freed once each rank has its shard back."""
     try:
         return bool(tensor.untyped_storage().nbytes()) or not tensor.numel()
     # a tensor without plain memory

@@ -295,7 +295,7 @@ def tensors_and_owners() -> list[Any]:
 
 
 class OlderObjects:
-    """All objects that there are, set aside from the garbage collector, which would look at each again and again.
+    """All existing objects, frozen out of the garbage collector, which would visit each at every collection.
 
     A run by shapes that makes and drops a model needs the collector several times, and of hundreds of thousands of
     objects all but a few are those of loaded modules.
@@ -315,7 +315,7 @@ class OlderObjects:
         gc.freeze()
 
     def remove(self) -> None:
-        """Have the collector look at them again."""
+        """Unfreeze them."""
         if self._is_aside:
             gc.unfreeze()
             self._is_aside, self._seen = False, []
@@ -572,7 +572,7 @@ def has_gradient(tensor: torch.Tensor) -> bool:
 
 
 def is_leaf(tensor: torch.Tensor) -> bool:
-    """Whether a tensor begins a graph of autograd, as far as that can be told."""
+    """Whether a tensor is a leaf of autograd, as far as that is known."""
     try:
         return tensor.is_leaf
     except RuntimeError:
@@ -606,7 +606,7 @@ def leaves_of(output: Any) -> list[torch.Tensor]:
 
 
 def tensors_of(owner: Any) -> list[torch.Tensor]:
-    """The parameters and buffers of a module by itself, or what an optimizer works on and keeps."""
+    """A module's own parameters and buffers, or an optimizer's parameters and state."""
     if isinstance(owner, torch.nn.Module):
         items = [*owner._parameters.values(), *owner._buffers.values()]
     elif isinstance(owner, Optimizer):
@@ -761,7 +761,7 @@ def inside(cell: CellType) -> Any:
 
 
 def refuse_iterators(target: Callable[..., Any], given: Any) -> None:
-    """Raise where a callable takes its data from an iterator: running it again would use up more of it."""
+    """Raise where a callable takes its data from an iterator: running it a second time would use up more of it."""
     reachable = reach(target, given)
     items = [inside(cell) for cell in reachable.cells] + [known[name] for known, name in reachable.names]
     items += [value for item in reachable.objects for value in vars(item).values()]

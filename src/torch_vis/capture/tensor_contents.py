@@ -65,7 +65,7 @@ def norm_of(tensor: torch.Tensor) -> float | None:
 
 
 def histogram_of(tensor: torch.Tensor, bins: int = 40) -> ElementCounts | None:
-    """How the finite elements are spread; None where there are none.
+    """How the finite elements are distributed; None without any.
 
     >>> histogram_of(torch.tensor([0.0, 0.0, 1.0]), bins=2)
     ElementCounts(low=0.0, high=1.0, counts=(2, 1))
@@ -117,7 +117,7 @@ def elements(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def readable(tensor: torch.Tensor) -> torch.Tensor | None:
-    """A tensor of real floating-point numbers with the same elements; None where there are none to read."""
+    """A tensor of real floating-point numbers with the same elements; None where they cannot be read."""
     if tensor.is_meta or type(tensor).__name__ == "FakeTensor":
         return None
     plain = tensor.detach()

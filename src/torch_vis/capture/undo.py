@@ -744,7 +744,7 @@ def without_collector(function: Callable[P, T]) -> Callable[P, T]:
 
 @context
 def collector_paused(undo: Undo) -> None:
-    """No garbage collection inside: it would look through everything that was made again and again."""
+    """No garbage collection inside: it would look through everything that was made, many times."""
     if gc.isenabled():
         undo.add(gc.enable)
         gc.disable()

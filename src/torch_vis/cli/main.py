@@ -18,7 +18,7 @@ FOUND, USAGE, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 
 
 class ScriptRaised(BaseException):
-    """Carries an exception of the user's script past our own handlers, to be raised again as it was."""
+    """Carries an exception of the user's script past our own handlers, to be re-raised unchanged."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__()

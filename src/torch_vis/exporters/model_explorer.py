@@ -180,7 +180,7 @@ class _Explorer:
         return record
 
     def _results(self) -> Iterator[Record]:
-        """What the run gave back: outputs at the top, gradients and changed state beside what made them."""
+        """The results of the run: outputs at the top, gradients and changed state beside what made them."""
         for result in self.graph.outcomes:
             values = list(dict.fromkeys(value for value, _ in result.sources()))
             producers = [self.producer[value] for value in values if self.producer[value] >= 0]

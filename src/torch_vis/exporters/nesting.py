@@ -59,7 +59,7 @@ def node_reads(graph: Graph) -> list[list[tuple[int, int]]]:
 
 
 def _laid_over(graph: Graph) -> tuple[list[int], list[int]]:
-    """The versions that partial writes were laid over, with the operations that wrote; one's own are left out."""
+    """The versions that partial writes were laid over, with the operations that wrote; its own are left out."""
     over = np.flatnonzero((graph.value_carries >= 0) & (graph.value_producer >= 0))
     below, writer = graph.value_carries[over], graph.value_producer[over]
     from_others = graph.value_producer[below] != writer
@@ -71,7 +71,7 @@ STRETCH_LENGTH = 200  # of a stretch; of a very long scope, so that it has as ma
 
 
 class Stretches:
-    """Numbers the stretches of every scope, apart for each part of the run."""
+    """Numbers the stretches of every scope, separately for each part of the run."""
 
     def __init__(self, graph: Graph, parts: Ints, main: int) -> None:
         self._main = main
@@ -84,7 +84,7 @@ class Stretches:
         self._next: dict[tuple[int, int], int] = {}
 
     def next(self, scope: int, part: int) -> int:
-        """The stretch of the next thing that is directly in a scope; -1 where there are none."""
+        """The stretch of the next thing that is directly in a scope; -1 without stretches."""
         key = (self.inside(scope), part)
         length = self._length.get(key)
         if length is None:

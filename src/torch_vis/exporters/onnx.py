@@ -335,7 +335,7 @@ class BoxBorders:
         self._hand_down(kept)
 
     def height(self, value: int) -> int:
-        """How deep in the boxes around it a value comes into sight by itself."""
+        """How deep in the boxes around it a value is shown alone, not in a bundle."""
         return self._height.get(value, len(self.home(value).path) - 1)
 
     def let_in(self, thing: int, box: OnnxBox, depth: int) -> None:
@@ -374,7 +374,7 @@ class BoxBorders:
         self._height[value] = min(self.height(value), depth)
 
     def _bundle(self, values: Iterable[int]) -> None:
-        """Make the bundles of all boxes, the innermost boxes first; what would be a bundle of one goes by itself."""
+        """Make the bundles of all boxes, the innermost boxes first; a bundle of one is no bundle."""
         members: dict[int, list[int]] = {}
         for value in values:
             members.setdefault(self.home(value).path[self.height(value)], []).append(value)
@@ -403,7 +403,7 @@ class BoxBorders:
         return way[::-1]
 
     def _hand_down(self, demands: Iterable[Demand]) -> None:
-        """Bring bundles to the boxes whose operations read from them, and take them apart where they must be."""
+        """Bring bundles to the boxes whose operations read from them, and split them where needed."""
         ways = {value: self._way_to(value) for value, _ in demands}
         arrived: list[dict[int, list[Demand]]] = [{} for _ in self.boxes.boxes]
         for value, reader in demands:
@@ -728,7 +728,7 @@ def box_title(boxes: Boxes, box: OnnxBox) -> str:
 
 
 def box_name(boxes: Boxes, box: OnnxBox) -> str:
-    """A box's name: the module's path, and what tells its boxes apart."""
+    """A box's name: the module's path, and what makes it unique among the module's boxes."""
     module = module_of(boxes, box)
     what = (module.path or module.type or "module") + _call(boxes, box) + SUFFIXES.get(box.part, "")
     return what + (f" {_range(box)}" if box.stretch >= 0 else _run(box))

@@ -61,7 +61,7 @@ def can_be_sparse(type_: TensorType) -> bool:
 
 
 class Protos:
-    """Makes the small messages, and keeps those that come again and again."""
+    """Makes the small messages, and caches those that recur."""
 
     def __init__(self) -> None:
         self.onnx = load_onnx()

@@ -129,7 +129,7 @@ def _named(what: str, process: int, track: int, name: str) -> str:
 
 
 def _tracks(graph: Graph, start: Any, duration: Any) -> list[Any]:
-    """The operations of each phase in order of time; those that ran beside others, on another thread, apart."""
+    """The operations of each phase in order of time; those of parallel threads on tracks of their own."""
     tracks = []
     for phase in Phase:
         rest = np.flatnonzero(graph.node_phase == phase)

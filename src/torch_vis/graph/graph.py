@@ -198,7 +198,7 @@ class Value(Row):
 
     @property
     def producer(self) -> Node | None:
-        """The operation that made it; None for what came from outside."""
+        """The operation that made it; None for a value from before the run."""
         producer = int(self.graph.value_producer[self.index])
         return None if producer < 0 else Node(self.graph, producer)
 
@@ -282,7 +282,7 @@ class Scope(Row):
 
 
 class Result(Row):
-    """Something the run gave back, and the values it rests on; its name and kind are a row of ``graph.results``."""
+    """Something the run returned, and the values in it; its name and kind are a row of ``graph.results``."""
 
     __slots__ = ()
 
@@ -390,7 +390,7 @@ class Graph(Columns):
 
     @property
     def outcomes(self) -> Rows[Result]:
-        """What the run gave back: outputs, gradients, changed state."""
+        """The results of the run: outputs, gradients, changed state."""
         return Rows(self, Result, range(len(self.results)))
 
     @property

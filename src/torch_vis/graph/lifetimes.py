@@ -389,7 +389,7 @@ class Lifetimes:
         return int(self.live.max()) if len(self.live) else int(self._flows[0].sum())
 
     def next_run(self, zeroed: Iterable[int] = ()) -> NextRun | None:
-        """The same operations once more, with the optimizer's state from the start; None where none was made.
+        """The run as a second step would be, with the optimizer's state from the start; None where none was made.
 
         Gradients that outlive the run are there as well until they are set to None: before the run, or where the
         program does so in it (``zeroed``, the numbers of the operations before which it did).
@@ -560,7 +560,7 @@ def block_births(graph: Graph) -> Ints:
 
 
 def gradients(graph: Graph) -> dict[str, int]:
-    """For each leaf that was given a gradient, by name, the value that its ``.grad`` was last, before it was let go.
+    """For each leaf that was given a gradient, by name, the value that its ``.grad`` was last, before it was freed.
 
     >>> import torch, torch_vis as tv
     >>> model = torch.nn.Linear(3, 1)

@@ -114,7 +114,7 @@ Compute = Callable[[], Mapping[str, Column]]
 
 
 class Later(NamedTuple):
-    """Columns that are computed when one is first asked for, and again when ``version()`` has changed since."""
+    """Columns that are computed when one is first asked for, and recomputed when ``version()`` has changed since."""
 
     compute: Compute
     version: Callable[[], int] | None = None

@@ -511,7 +511,7 @@ def _folded(label: str, count: int) -> str:
 
 
 def call_times(graph: Graph, metrics: Metrics) -> Floats:
-    """How long each call took in forward: nothing where backward ran it again.
+    """How long each call took in forward: nothing where backward recomputed it.
 
     The run itself takes as long as its calls and its own operations; what backward takes stands beside that.
     """

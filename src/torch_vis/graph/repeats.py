@@ -334,7 +334,7 @@ _P = np.uint64(0x9E3779B97F4A7C15)
 
 
 def mix(number: Any) -> Any:
-    """Scramble 64-bit numbers so that sums of them tell sequences apart."""
+    """Hash 64-bit numbers so that sums of them distinguish sequences."""
     number = (number + _P) * np.uint64(0xBF58476D1CE4E5B9)
     number = (number ^ (number >> np.uint64(29))) * np.uint64(0x94D049BB133111EB)
     return number ^ (number >> np.uint64(32))

@@ -203,7 +203,7 @@ class Module(NamedTuple):
 
 
 class ResultRow(NamedTuple):
-    """One thing the run gave back: an output, a gradient, or state it changed."""
+    """One result of the run: an output, a gradient, or state it changed."""
 
     name: str
     kind: str  # one of RESULT_KINDS

@@ -129,7 +129,7 @@ def count(number: int) -> str:
 
 
 def with_unit(number: float, unit: str, *, exact: bool = True) -> str:
-    """A figure as a person reads it and, unless told otherwise, exactly.
+    """A figure as a person reads it and, by default, the exact number.
 
     >>> with_unit(845, "ns"), with_unit(12_345, "ns"), with_unit(4 * 1024**2, "B"), with_unit(1_234_567, "B")
     ('845 ns', '12.345 µs', '4 MiB', '1.18 MiB (1234567 B)')

@@ -217,7 +217,7 @@ class ScopeTree(Tree):
 
     @cached_property
     def recomputed(self) -> Bools:
-        """Which scopes are calls that backward ran again, because they were checkpointed.
+        """Which scopes are calls that backward recomputed, because they were checkpointed.
 
         Such a call has recomputed operations and none of a forward pass. One that runs no operation at all (dropout of
         nothing, say) is as its neighbours are, if its module was called before.

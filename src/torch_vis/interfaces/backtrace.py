@@ -1,4 +1,4 @@
-"""Model tracing for explanation: one exported graph, run again on new inputs, with relevance traced back through it."""
+"""Model tracing for explanation: one exported graph, rerun on new inputs, with relevance traced back through it."""
 
 from __future__ import annotations
 

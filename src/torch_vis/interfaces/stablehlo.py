@@ -35,7 +35,7 @@ def import_torchax() -> Any:
 
 
 def main(program: str, inputs: str, result: str) -> None:
-    """Convert, compile, run, and write what came out."""
+    """Convert, compile, run, and write the outputs."""
     import jax
     import numpy as np
 

@@ -139,7 +139,7 @@ class Assigned(NamedTuple):
 
 
 class Ports(NamedTuple):
-    """By step, the values that it takes, gives back, and makes besides; those of ``assigned`` follow the graph's."""
+    """By step, the values that it takes, returns, and makes besides; those of ``assigned`` follow the graph's."""
 
     inputs: Lists
     outputs: Lists
@@ -149,7 +149,7 @@ class Ports(NamedTuple):
 
 
 def ports_of(graph: Graph, steps: OperationSteps, level: Level, calls: Calls) -> Ports:
-    """What each step takes and gives: what its call was given and gave back where that was noted."""
+    """What each step takes and returns: its call's arguments and results where those were noted."""
     inputs, outputs, read = _dispatched(graph, steps)
     ports = Ports(inputs, outputs, [[] for _ in range(steps.count)], {}, [])
     opened = [level == "leaf" and module.path in OPENED for module in graph.modules]
@@ -188,7 +188,7 @@ def _given(noted: NotedCall, dispatched: list[int]) -> list[int] | None:
 
 
 def _given_back(noted: NotedCall, making: list[int], step: int) -> list[int] | None:
-    """The values that a call gave back and made; None where that is not known."""
+    """The values that a call returned and made; None where that is unknown."""
     if not noted.outputs:
         return []
     own = [value for value in dict.fromkeys(noted.outputs) if value >= 0 and making[value] == step]

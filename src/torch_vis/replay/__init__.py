@@ -1,1 +1,1 @@
-"""A graph and its tensors, executed again."""
+"""Running a recorded graph again on its tensors."""

@@ -539,7 +539,7 @@ class PoisonedReplay(Replay):
         apart: set[int],
         poison: tuple[int, int],
     ) -> list[torch.Tensor]:
-        """A node's arguments, those in ``apart`` and what shares their memory on poisoned memory of their own."""
+        """A node's arguments; those in ``apart``, and what shares their memory, lie in poisoned memory of their own."""
         graph = self.graph
         storages = {
             int(graph.value_storage[arguments[slot]])

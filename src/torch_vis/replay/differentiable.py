@@ -1,4 +1,4 @@
-"""A replay that autograd can differentiate: operations run on tensors again, where ``Replay`` runs them on memory.
+"""A replay that autograd can differentiate: operations run on tensors, where ``Replay`` runs them on blocks of memory.
 
 A ``DifferentiableReplay`` runs those that lead to the outputs, as often as wanted, with inputs or values on the way put
 in by the caller. Every value is the tensor that torch's own operator gave, views and writes in place included, so that
@@ -58,7 +58,7 @@ class ForwardPass(NamedTuple):
 
 
 class DifferentiableReplay:
-    """Runs the operations that lead to a run's outputs again, with gradients.
+    """Reruns the operations that lead to a run's outputs, with gradients.
 
     ``args`` and ``kwargs`` are the inputs, as recorded where there are none; ``vary`` names those that are put in anew
     in every pass, ``places`` what is changed on the way, ``watch`` values to be handed out.

@@ -242,7 +242,7 @@ class _Proof:
     # ---------------------------------------------------------------- buffers that are written again
 
     def check_buffers(self) -> None:
-        """In memory that is written again, readers name exactly those who wrote what they read."""
+        """In memory that is written more than once, readers name exactly those who wrote what they read."""
         graph = self.graph
         partial = {int(value) for value in np.flatnonzero(graph.value_carries >= 0)}
         self.buffers: dict[int, _Buffer] = {}
@@ -433,7 +433,7 @@ class _Proof:
 
     @cached_property
     def _values_on(self) -> dict[int, list[int]]:
-        """The values in each block that is written again, oldest first."""
+        """The values in each block that is written more than once, oldest first."""
         values: dict[int, list[int]] = {}
         for value in np.flatnonzero(self.written[self.graph.value_storage]).tolist():
             values.setdefault(int(self.graph.value_storage[value]), []).append(value)
@@ -537,7 +537,7 @@ def area_of(row: TensorType, offset: int) -> Area:
 
 
 class _Buffer:
-    """A block of memory that is written again: whose bytes are in it, in units of the smallest element."""
+    """A block of memory that is written more than once: who wrote its bytes, in units of the smallest element."""
 
     def __init__(self, base: int, first_owner: int, size: int, unit: int) -> None:
         self.newest = self.bottom = base

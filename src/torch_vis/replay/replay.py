@@ -240,7 +240,7 @@ class Replay:
         return torch._neg_view(tensor) if row.neg else tensor
 
     def tensors(self, values: Sequence[int]) -> list[torch.Tensor]:
-        """Values as arguments of one call: what was one tensor is one again, since some kernels ask for that."""
+        """Values as arguments of one call: one tensor of the run is one object, since some kernels ask for that."""
         tensors = [self.tensor(value) for value in values]
         if len(values) > 1 and len(set(values)) < len(values):
             by_value = dict(zip(values, tensors))
@@ -287,7 +287,7 @@ class ReplayPlan:
             )
 
     def _supplied(self) -> Any:
-        """Which values a replay can start from or make: their memory is held, or born in the run."""
+        """Which values a replay can start from or make: their memory is held, or allocated in the run."""
         graph, held = self.graph, self.held
         storages = np.zeros(len(graph.storage_bytes), dtype=bool)
         storages[list(held.storages)] = True

@@ -467,7 +467,7 @@ def _patched(planner: RunPlanner, key: Any) -> list[ReplayTarget]:
 
 
 def run_whole(trace: HeldRun, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rerun:
-    """Run a trace's graph again and keep the memory of all of it, for ``again`` to start from."""
+    """Rerun a trace's graph and keep the memory of all of it, for ``again`` to start from."""
     return rerun(trace, args, kwargs, {}, None, None, whole=True)
 
 
@@ -481,7 +481,7 @@ def rerun(
     *,
     whole: bool = False,
 ) -> Rerun:
-    """Run a trace's graph again."""
+    """Rerun a trace's graph."""
     held, entry = trace.needs_tensors("run"), trace.entry
     if to is not None and keep is None:
         raise UsageError('to= is where kept tensors go; say which with keep="all" or keep=[...]')

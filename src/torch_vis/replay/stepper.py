@@ -81,7 +81,7 @@ class Stepper:
 
 
 def observe(graph: Graph, held: KeptTensors | None, see: See, wanted: Any = None) -> None:
-    """Run the recorded operations again and show what each made, or each of those that a mask wants."""
+    """Rerun the recorded operations and show what each made, or each of those that a mask selects."""
     run = Stepper(graph, held)
     with replay_context(run.plan.generators):
         for node in run.steps():

@@ -379,7 +379,7 @@ def _named_arguments(model: torch.nn.Module, batch: Any) -> Mapping[str, Any] | 
 
 
 def _samples(batch: Any, kept: Sequence[Kept]) -> int:
-    """How many samples a batch has: what its first tensor says, else its length, else what came out."""
+    """How many samples a batch has: by its first tensor, else by its length, else by the output."""
     for _, tensor in named_tensors(batch):
         if tensor.dim() or tensor.is_nested:
             return int(tensor.size(0))

@@ -74,7 +74,7 @@ class Statistic:
         raise NotImplementedError
 
     def next_pass(self) -> bool:
-        """The data came to an end; whether they are needed once more."""
+        """The data have ended; whether another pass over them is needed."""
         return False
 
     def result(self) -> Any:

@@ -247,7 +247,7 @@ class BatchSizeReport(Report):
 
 
 def _telling(step: float) -> Callable[[int], str]:
-    """How to write bytes so that amounts that are a step apart differ.
+    """How to print bytes so that amounts one step apart print differently.
 
     >>> _telling(27 * 1024)(67_108_000), _telling(2048)(1_048_000), _telling(5e6)(67_108_000)
     ('64.00 MiB', '0.999 MiB', '64.0 MiB')

@@ -77,7 +77,7 @@ class Channels(NamedTuple):
 
 
 def channels_of(graph: Graph, weight: int, nodes: Iterable[int]) -> Channels:
-    """The channels of a weight that all of these operations, which read it, leave apart.
+    """The output channels of a weight: the dimensions that none of the operations that read it sums over.
 
     A dimension that one of several products sums over has no scales. Operations that say nothing (a look-up, a fused
     kernel) take weights with the output first.
@@ -92,7 +92,7 @@ def channels_of(graph: Graph, weight: int, nodes: Iterable[int]) -> Channels:
 
 
 def _channels_at(node: Node, weight: int) -> list[Channels]:
-    """The channels that an operation leaves apart, for each of its arguments that is the weight or a view of it."""
+    """The dimensions that an operation does not sum over, for each argument that is the weight or a view of it."""
     storage = node.graph.value_storage
     by_slot = {
         slot: value for slot, value in enumerate(node.inputs) if storage[value.index] == storage[weight]

@@ -1,4 +1,4 @@
-"""The attention weights of a run: read where the program computed them, worked out again where a kernel fused them."""
+"""The attention weights of a run: read where the program computed them, recomputed where a kernel fused them."""
 
 from __future__ import annotations
 
@@ -244,7 +244,7 @@ def _chosen(run: HeldRun, places: list[AttentionNode], at: Any) -> list[Attentio
 
 
 def _as_heads(graph: Graph, weights: torch.Tensor) -> torch.Tensor:
-    """Weights as samples × heads × queries × keys; samples and heads in one dimension are taken apart."""
+    """Weights as samples × heads × queries × keys; samples and heads in one dimension are split."""
     if weights.dim() == 4:
         return weights.detach().clone()
     if weights.dim() != 3:

@@ -121,7 +121,7 @@ class Goal:
         return index
 
     def of(self, given: ForwardPass) -> torch.Tensor:
-        """The number of each sample; one number where the samples cannot be told apart."""
+        """The number of each sample; one number where the samples cannot be separated."""
         if self.measure is not None:
             with with_gradients():
                 measured = self.measure(given.output)

@@ -40,7 +40,7 @@ class Alignment(NamedTuple):
 
 
 def align(a: Graph, b: Graph, weights: tuple[WeightDigest, WeightDigest] | None = None) -> Alignment:
-    """Match two graphs; ``weights`` give a digest of a value's contents in each, by which equal layers are told apart.
+    """Match two graphs; ``weights`` give a digest of a value's contents in each, which distinguishes equal layers.
 
     >>> import torch, torch_vis as tv
     >>> a = tv.trace(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), torch.ones(1, 3)).graph

@@ -19,7 +19,7 @@ NUMBER = re.compile(r"\d+$")
 
 
 class ChangeLine(NamedTuple):
-    """Changes that are told in one line: where, as a pattern of paths, and what."""
+    """Changes that are printed on one line: where, as a pattern of paths, and what."""
 
     path: str
     what: str

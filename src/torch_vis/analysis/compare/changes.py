@@ -211,7 +211,7 @@ class _ChangeFinder:
         return sorted(self.rows, key=lambda row: row.position)
 
     def _frozen_at_once(self) -> None:
-        """One row for a module of which all parameters, those inside it too, were frozen or let go of."""
+        """One row for a module of which all parameters, those inside it too, were frozen or unfrozen."""
         for ending, side in ((" frozen", self.b), (" no longer frozen", self.a)):
             frozen = {
                 row.path: row for row in self.rows if row.kind == "settings" and _is_frozen(row.what, ending)
@@ -749,7 +749,7 @@ class _ChangeFinder:
         return kind, f"{and_more(names_a or names_b, MOST_NAMES)} {'removed' if names_a else 'added'}"
 
     def _changed_operation(self, before: Node, after: Node, own_explained: bool) -> list[tuple[str, str]]:
-        """In what two matched operations differ, apart from what follows from what they read."""
+        """How two matched operations differ, other than by what they read."""
         changes: list[tuple[str, str]] = []
         inputs = self.alignment.wiring.changed_inputs.get(after.index, ())
         module = int(self.b.module[after.index])
@@ -835,7 +835,7 @@ class _ChangeFinder:
     # --- backward and after ---
 
     def _recomputed(self) -> None:
-        """Modules that one run alone computes again in backward."""
+        """Modules that only one run recomputes in backward."""
         paths = [_recomputed_paths(side.graph) for side in (self.a, self.b)]
         for own, others, where in (
             (paths[1], paths[0], "recomputed"),
@@ -936,7 +936,7 @@ class _ChangeFinder:
                 )
 
     def _leading_to_changes(self, side: _RunSide, index: int) -> set[str]:
-        """The names of the weights that lead to an operation that was told: they may be cut off there."""
+        """The names of the weights that lead to an operation that is listed: they may be cut off there."""
         graph = side.graph
         nodes = [
             node for row in self.rows if row.kind != "gradient" for node in (row.nodes_a, row.nodes_b)[index]
@@ -1017,7 +1017,7 @@ def changed_outputs(a: Graph, b: Graph, alignment: Alignment) -> dict[str, str]:
 
 
 def _names(graph: Graph, nodes: Iterable[int], *, views: bool = False) -> list[str]:
-    """The operators of some operations; a view is one by itself only if asked for."""
+    """The operators of some operations; views only if asked for."""
     rows = [graph.nodes[node] for node in nodes]
     return [
         row.name
@@ -1083,7 +1083,7 @@ def _accumulating(graph: Graph) -> list[int]:
 
 
 def _recomputed_paths(graph: Graph) -> dict[str, None]:
-    """The outermost modules that backward computes again, in order."""
+    """The outermost modules that backward recomputes, in order."""
     tree = graph.tree
     paths: dict[str, None] = {}
     modules = module_scopes(graph)

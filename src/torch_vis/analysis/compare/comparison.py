@@ -221,12 +221,12 @@ class Comparison(Renamed):
 
     @property
     def added_modules(self) -> list[Scope]:
-        """Calls of modules that only ``b`` makes; not those that it makes again in backward."""
+        """Calls of modules that only ``b`` makes, those recomputed in backward left out."""
         return self._lists.added
 
     @property
     def removed_modules(self) -> list[Scope]:
-        """Calls of modules that only ``a`` makes; not those that it makes again in backward."""
+        """Calls of modules that only ``a`` makes, those recomputed in backward left out."""
         return self._lists.removed
 
     @property

@@ -47,7 +47,7 @@ Pairs = list[tuple[int, int]]
 
 
 class AmbiguousGroup(NamedTuple):
-    """Equal calls with weights, more of them in one run than in the other, that only their indices tell apart."""
+    """Equal calls with weights, more of them in one run than in the other; only their indices differ."""
 
     a: list[int]
     b: list[int]
@@ -59,7 +59,7 @@ def match_modules(
     known: dict[Any, int],
     weights: tuple[WeightDigest, WeightDigest] | None = None,
 ) -> tuple[Ints, list[AmbiguousGroup]]:
-    """For each call of ``a`` its counterpart in ``b``, -1 for none; and the calls that only indices tell apart.
+    """For each call of ``a`` its counterpart in ``b``, -1 for none; and the calls distinguished by nothing but indices.
 
     Where one run has more of equal calls than the other, equal weights tell which of them are new.
     """
@@ -693,7 +693,7 @@ def _without(keys: list[Any], indices: Iterable[int]) -> list[Any]:
 
 
 def _repeated_in_both(keys_a: list[Any], keys_b: list[Any]) -> bool:
-    """Whether both have a key that one of them has more than once, so that the key does not tell calls apart."""
+    """Whether both have a key that one of them has more than once, so that the key is ambiguous."""
     counts_a, counts_b = Counter(keys_a), Counter(keys_b)
     return any(counts_a[key] > 1 or counts_b[key] > 1 for key in counts_a.keys() & counts_b.keys())
 

@@ -231,14 +231,14 @@ class ModuleLists:
 
     @cached_property
     def added(self) -> list[Scope]:
-        """Calls of modules that only ``b`` makes; not those that it makes again in backward."""
+        """Calls of modules that only ``b`` makes, those recomputed in backward left out."""
         scope_to_b = self.alignment.scope_to_b
         known = {*scope_to_b[scope_to_b >= 0].tolist(), *self.b.tree.first_calls}
         return _modules(scope for scope in self.b.scopes if scope.index not in known)
 
     @cached_property
     def removed(self) -> list[Scope]:
-        """Calls of modules that only ``a`` makes; not those that it makes again in backward."""
+        """Calls of modules that only ``a`` makes, those recomputed in backward left out."""
         recomputed = self.a.tree.first_calls
         removed = np.flatnonzero(self.alignment.scope_to_b < 0).tolist()
         return _modules(self.a.scopes[scope] for scope in removed if scope not in recomputed)
@@ -273,7 +273,7 @@ class ModuleLists:
 
 
 def _modules(scopes: Iterable[Scope]) -> list[Scope]:
-    """Those that are calls of modules; not of the whole model once more, inside what a compiler captured of it."""
+    """Those that are calls of modules; not the whole model a second time, inside what a compiler captured of it."""
     return [
         scope
         for scope in scopes

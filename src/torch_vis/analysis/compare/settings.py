@@ -90,7 +90,7 @@ class Settings:
 
 
 def _short(text: str | None) -> str:
-    """A setting as people write it: one number for several equal ones, and no more digits than tell it apart.
+    """A setting as people write it: one number for several equal ones, and no more digits than it needs to differ.
 
     >>> _short("(3, 3)"), _short("(16,)"), _short("(1, 2)"), _short("0.3535533905932738")
     ('3', '16', '(1, 2)', '0.353553391')

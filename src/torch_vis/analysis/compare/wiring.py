@@ -463,7 +463,7 @@ def without_compile_prefix(name: str) -> str:
 
 
 def is_identity(graph: Graph) -> Bools:
-    """Whether each operation returns the same data once more."""
+    """Whether each operation returns its input's data unchanged."""
     return _is_one_of(graph, IDENTITIES)
 
 

@@ -176,7 +176,7 @@ class CompiledKernel(NamedTuple):
 
 
 class Uncompiled(NamedTuple):
-    """Operations that are in no kernel that could be told, and why."""
+    """Operations that could be attributed to no kernel, and why."""
 
     reason: str
     operations: tuple[int, ...]
@@ -237,7 +237,7 @@ class KernelsReport(Report):
 
     @property
     def unmatched(self) -> int:
-        """How many operations are in no kernel that could be told; ``outside`` has them with the reasons."""
+        """How many operations could be attributed to no kernel; ``outside`` has them with the reasons."""
         return sum(len(row.operations) for row in self.outside)
 
     @cached_property

@@ -84,7 +84,7 @@ class FusionReport(Report):
 
     @property
     def kernels(self) -> int:
-        """How many kernels the run has; views are none."""
+        """How many kernels the run has; a view has none."""
         return int(self.fusion.is_kernel.sum())
 
     @property
@@ -180,7 +180,7 @@ class FusionReport(Report):
 
     @property
     def _known(self) -> list[tuple[str, list[FusedChain]]]:
-        """The chains that are alike of which it is known what each would access, and their module."""
+        """Equal chains whose bytes accessed are known, and their module."""
         return [
             (module, chains)
             for (_, module), chains in self._alike.items()

@@ -1,4 +1,4 @@
-"""Whether the numbers of a run are sound: ranges, where NaN and infinity were born, dead and saturated units."""
+"""Whether the numbers of a run are sound: ranges, where NaN and infinity first appear, dead and saturated units."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class HealthReport(Report):
 
     @cached_property
     def activations(self) -> list[Rectifier]:
-        """Activations that can become flat, those with most units that are stuck first; from a file, none by number."""
+        """Activations that can become flat, most dead or saturated units first; from a file, no unit by number."""
         if self._stuck is not None:
             return stuck_rows(self.graph, self._stuck)
         rows = []
@@ -229,7 +229,7 @@ class HealthReport(Report):
     # ---------------------------------------------------------------- as a table
 
     def facts(self) -> Mapping[str, str]:
-        """What there is of NaN, infinity and stuck units, and where it began."""
+        """How much NaN and infinity, how many dead and saturated units, and where they begin."""
         spoilt = [row for row in self.operations if row.nans or row.infs]
         result = {"operations": f"{len(self.operations):,} made floating-point numbers"}
         if self.lowest is not None:
@@ -256,7 +256,7 @@ class HealthReport(Report):
         return result
 
     def listings(self) -> Sequence[Listing]:
-        """Operations with NaN or infinity, modules, stuck units, and the operations of the widest range."""
+        """Operations with NaN or infinity, modules, dead and saturated units, and operations of the widest range."""
         figure, number = "{:.4g}".format, "{:,}".format
         ends = (Field("lowest", "lowest", figure), Field("highest", "highest", figure))
         faults = (Field("nans", "NaN", number), Field("infs", "infinite", number))

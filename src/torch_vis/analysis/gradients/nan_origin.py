@@ -82,7 +82,7 @@ def _spoilt_sources(
 
 
 def left_out(graph: Graph, kept: KeptTensors | None, spoilt: int, elements: int, so: str) -> dict[str, int]:
-    """How many elements are NaN or infinite: of what came in, by name, and ``spoilt`` of those of the output.
+    """How many elements are NaN or infinite: of the inputs, by name, and ``spoilt`` of those of the output.
 
     An infinite input or buffer that does no harm is a mask. Where nothing of the output is left it raises, and ``so``
     says what that means.

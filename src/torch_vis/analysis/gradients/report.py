@@ -1,4 +1,4 @@
-"""How gradients flow: norms layer by layer, where they vanish or explode, dead units, where NaN was born."""
+"""How gradients flow: norms layer by layer, where they vanish or explode, dead units, where NaN first appears."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Numbers(tuple[int, ...]):
 
 
 class Rectifier(NamedTuple):
-    """An activation that can become flat: how many channels it gives, and how many and which are stuck.
+    """An activation that can become flat: how many channels it gives, and how many and which are dead or saturated.
 
     Stuck units give the same for everything that came in, and let no gradient through: dead ones zero, saturated ones
     another number, as the upper bound of ReLU6.
@@ -113,7 +113,7 @@ class GradientsReport(Report):
         self._outside = outside_faults(graph, kept)
 
     def _column(self) -> Column:
-        """The norm of each gradient by itself: one operation makes several, and often more than gradients."""
+        """The norm of each gradient alone: one operation makes several, and often more than gradients."""
         values, known = np.zeros(len(self.graph.value_type)), np.zeros(len(self.graph.value_type), dtype=bool)
         for value, norm in self._norms.items():
             values[value], known[value] = norm, True
@@ -163,7 +163,7 @@ class GradientsReport(Report):
 
     @cached_property
     def rectifiers(self) -> list[Rectifier]:
-        """Operations that cut to zero or become flat, those with most units that are stuck first."""
+        """Operations that cut to zero or become flat, those with most dead or saturated units first."""
         return stuck_rows(self.graph, self._stuck)
 
     @cached_property
@@ -199,7 +199,7 @@ class GradientsReport(Report):
 
     @property
     def gradient_norm(self) -> float | None:
-        """The norm over the gradients of all parameters; None where there are none."""
+        """The norm over the gradients of all parameters; None without gradients."""
         norms = [row.gradient_norm for row in self.layers if row.gradient_norm is not None]
         return float(np.sqrt(np.square(norms).sum())) if norms else None
 
@@ -345,7 +345,7 @@ class GradientsReport(Report):
         return [line for _, line in sorted(result, key=lambda pair: -pair[0])[:GUIDES]]
 
     def _labels(self) -> list[str]:
-        """What each layer is called; one that has but a number is told with its class."""
+        """The label of each layer; one that has only a number is shown with its class."""
         types = {module.path: module.type for module in self.graph.modules if module.kind == "module"}
         return [
             f"{row.path} {types.get(row.path, '')}".strip() if row.path.isdigit() else row.path or "(root)"
@@ -354,7 +354,7 @@ class GradientsReport(Report):
 
 
 def stuck_rows(graph: Graph, stuck: Mapping[int, Stuck]) -> list[Rectifier]:
-    """The activations of which some units are known to be stuck or not, those with most that are first."""
+    """The activations of which it is known how many units are dead or saturated, those with most first."""
     rows = []
     for number, result in stuck.items():
         node = graph.nodes[number]
@@ -365,7 +365,7 @@ def stuck_rows(graph: Graph, stuck: Mapping[int, Stuck]) -> list[Rectifier]:
 
 
 def stuck_listing(rows: Sequence[Rectifier]) -> Listing:
-    """The activations that have stuck units, as a table."""
+    """The activations that have dead or saturated units, as a table."""
     fields = (
         Field("path", "module"),
         Field("node", "number", str),
@@ -453,7 +453,7 @@ class Place(NamedTuple):
 
 
 def parameters_by_layer(shapes: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
-    """The parameters of each layer, by path: those of a module or, if it has several matrices, each by itself.
+    """The parameters of each layer, by path: those of a module or, if it has several matrices, each alone.
 
     >>> parameters_by_layer({"fc.weight": (4, 3), "fc.bias": (4,), "rnn.w0": (4, 4), "rnn.w1": (4, 4)})
     {'fc': ['fc.weight', 'fc.bias'], 'rnn.w0': ['rnn.w0'], 'rnn.w1': ['rnn.w1']}

@@ -45,7 +45,7 @@ def contents(graph: Graph, kept: KeptTensors | None) -> dict[str, Column]:
 def contents_and_norms(
     graph: Graph, kept: KeptTensors | None, values: Iterable[int], *, health: bool = False
 ) -> tuple[dict[str, Column], dict[int, float], dict[int, Stuck]]:
-    """Those columns, the norm of each of some values as it was when it was made, and by operation the units stuck.
+    """Those columns, the norm of some values when they were made, and by operation the dead and saturated units.
 
     All come of one run. For a report on its ``health``, there are ``lowest``, ``highest`` and ``saturated_units`` too,
     and activations that become flat count where nothing is differentiated.
@@ -212,7 +212,7 @@ def _size(outputs: list[torch.Tensor]) -> tuple[float, int, int]:
 
 
 def _range(outputs: list[torch.Tensor], *, whole: bool) -> tuple[float, float] | None:
-    """The lowest and the highest of the finite elements, None where there are none; ``whole``: all of them are.
+    """The lowest and the highest of the finite elements, None without any; ``whole``: all of them are.
 
     Complex numbers are in the range of their parts.
     """
@@ -358,7 +358,7 @@ class Stuck(NamedTuple):
 
 
 class Activations:
-    """The activations of a run that is repeated: which operations they are, and which of their units are stuck."""
+    """The activations of a run that is repeated: which operations, and which of their units are dead or saturated."""
 
     def __init__(self, run: Stepper, *, every: bool = False) -> None:
         self.run, graph = run, run.graph
@@ -381,7 +381,7 @@ class Activations:
             self._read = self._read.clone()
 
     def stuck(self, node: int, outputs: torch.Tensor) -> Stuck | None:
-        """The units of what an activation has just made that are stuck, None where that cannot be told."""
+        """The dead and saturated units of the output that an activation has just made, None where that is unknown."""
         given = self._read if self._in_place[node] else self._given(node)
         graph, value = self.run.graph, self.run.graph.out_value[self.run.graph.out_start[node]]
         whole = outputs.dim() == len(graph.types[graph.value_type[value]].shape)  # no part of what is nested
@@ -404,7 +404,7 @@ class Activations:
 def stuck_units(
     call: Call, given: torch.Tensor | None, outputs: torch.Tensor, axis: int = -1
 ) -> Stuck | None:
-    """The units of what an activation ``made`` of what it was ``given`` that are stuck, None where none can be told.
+    """The dead and saturated units of an activation's output, by its input; None where that is unknown.
 
     Zero alone does not tell: GELU and SiLU of zero are zero, and let gradients through. So the slope is asked for where
     a unit never changes. Without floating-point numbers that were given, zeros of a rectifier are told.

@@ -282,7 +282,7 @@ def _on_gpu(
 
 
 def _on_cpu(probes: Sequence[Probe], until: float, tick: Callable[[], None]) -> Samples:
-    """As many as there is time for; they are run once more to be recorded, since recording takes the host's time."""
+    """As many as there is time for; they run a second time to be recorded, since recording takes the host's time."""
     # timing and recording together, as a multiple of timing alone
     both = 1.7
     start = time.perf_counter()

@@ -102,7 +102,7 @@ def _types(graph: Graph, node: int) -> tuple[Call, Types, Types]:
 
 
 def _bias(graph: Graph, node: int) -> float:
-    """The bytes that pass for the bias of a convolution: its result once more both ways, or its gradient read."""
+    """The bytes for the bias of a convolution: its result read and written once more, or its gradient read."""
     call, inputs, outputs = _types(graph, node)
     if "backward" in call.op:
         # which gradients: of the input, the weight, the bias

@@ -218,7 +218,7 @@ def known() -> tuple[str, ...]:
 
 
 def register(profile: Hardware) -> Hardware:
-    """Make a machine of one's own known by its name; a profile that is there already is not replaced.
+    """Register a custom machine under its name; an existing profile is not replaced.
 
     >>> import torch_vis as tv
     >>> card = tv.hardware.Hardware("My card 7", "gpu", {"float32": 10e12}, 500e9, 16 * 10**9, "measured")
@@ -258,7 +258,7 @@ def find_hardware(name: str | Hardware) -> Hardware:
 
 
 class DeviceName(NamedTuple):
-    """What tells devices apart in a name: the model, and if they are in it the gigabytes and the form (pcie, sxm)."""
+    """The parts of a device's name: the model, and if they are in it the gigabytes and the form (pcie, sxm)."""
 
     model: str
     gigabytes: int | None
@@ -266,7 +266,7 @@ class DeviceName(NamedTuple):
 
 
 def _device_name(name: str) -> DeviceName:
-    """A name as drivers give it taken apart: ``"NVIDIA A100-SXM4-80GB"`` is an a100 of 80, in the form sxm."""
+    """A driver's name of a device in its parts: ``"NVIDIA A100-SXM4-80GB"`` is an a100 of 80, in the form sxm."""
     words = re.findall(r"[a-z0-9+]+", name.lower())
     sizes = [int(word[:-2]) for word in words if re.fullmatch(r"\d+gb", word)]
     model = "".join(word for word in words if not re.fullmatch(VENDOR_WORDS, word))

@@ -244,7 +244,7 @@ class RooflineReport(Report):
 
     @cached_property
     def by_bound(self) -> dict[str, float]:
-        """Nanoseconds by what bounds them, then those of views, and those of which it is not known."""
+        """Nanoseconds by what bounds them, then those of views, and those with an unknown bound."""
         views, *bounds = self.total.by_bound
         return {**dict(zip(BOUND[1:], bounds)), VIEWS: views, UNKNOWN: self.total.unknown_ns}
 

@@ -158,7 +158,7 @@ class Checkpointing:
         return total
 
     def extra(self, name: str) -> list[int | None] | None:
-        """A column summed over what each scope, with those inside, computes again; None where a part is not known."""
+        """A column summed over what each scope, with those inside, recomputes; None where a part is unknown."""
         if name not in self.metrics:
             return None
         column, count = self.metrics[name], len(self.graph)
@@ -180,7 +180,7 @@ class Checkpointing:
 
     @cached_property
     def again(self) -> Ints:
-        """For every scope the operation before which it would be computed again.
+        """For every scope the operation before which it would be recomputed.
 
         That is the first step of its backward that takes out anything it saved; the number of operations for none.
         """
@@ -191,7 +191,7 @@ class Checkpointing:
 
     @cached_property
     def ends(self) -> Ints:
-        """For every scope the operation before which its backward lets go of what a checkpoint of it holds.
+        """For every scope the operation before which its backward frees what a checkpoint of it holds.
 
         That is when the last step of autograd that saved something is over.
         """
@@ -202,7 +202,7 @@ class Checkpointing:
 
     @cached_property
     def runs(self) -> tuple[Ints, Ints]:
-        """For every scope its first forward operation, and the one before which computing it again stops."""
+        """For every scope its first forward operation, and the one before which its recomputation stops."""
         graph = self.graph
         count, nodes = len(self.tree), len(graph)
         first, last = np.full(count, nodes, dtype=np.int64), np.zeros(count, dtype=np.int64)
@@ -488,7 +488,7 @@ class _Checkpointed:
         return np.where(untouched, blocks.peak_bytes, result)
 
     def before(self, live: Ints | None = None) -> Ints:
-        """For each call the bytes alive when it is about to be computed again."""
+        """For each call the bytes alive when its recomputation begins."""
         node = np.minimum(self.again, max(0, len(self.graph) - 1))
         copies = self._sums(self.copied_by, self.blocks.bytes[self.copied])
         if live is None:  # each in a run of its own
@@ -504,7 +504,7 @@ class _Checkpointed:
         return np.bincount(call, weights=size, minlength=self.count).astype(np.int64)
 
     def while_computing_again(self, before: Ints) -> Ints:
-        """The highest while each call is computed again; 0 for one that never is."""
+        """The peak while each call is recomputed; 0 for one that never is."""
         graph, blocks, run = self.graph, self.blocks, self.run
         mine = np.flatnonzero(blocks.birth >= 0)
         mine = mine[graph.node_phase[blocks.birth[mine]] == Phase.FORWARD]
@@ -588,7 +588,7 @@ class Steps:
 
     @cached_property
     def reads(self) -> tuple[Ints, Ints]:
-        """Reads of blocks by operations of backward, those that compute forward again left out."""
+        """Reads of blocks by operations of backward, recomputed forward operations left out."""
         block, node = self.blocks.readers
         chosen = np.zeros(len(self.graph), dtype=bool)
         chosen[self.backward] = True
@@ -648,7 +648,7 @@ class Steps:
 
     @cached_property
     def release(self) -> Ints:
-        """The operation before which each step lets go of what was saved: as seen in the run, where it is seen."""
+        """The operation before which each step frees what was saved: as seen in the run, where it is seen."""
         result = self._ends(self._of(PLACING) | self._sums_of_gradients)
         over = self._ends(np.zeros(len(self.graph.calls), dtype=bool))
         block, node, link = self.saved
@@ -674,7 +674,7 @@ class Steps:
 
     @cached_property
     def repeated(self) -> bool:
-        """Whether a step ran more than once, others in between: backward came by the same forward pass again."""
+        """Whether a step ran more than once, others in between: backward went through one forward pass twice."""
         _, node, link = self.saved
         count = len(self.graph)
         first, last = np.full(count, count, dtype=np.int64), np.full(count, -1, dtype=np.int64)
@@ -719,7 +719,7 @@ class Steps:
 
     @property
     def retained(self) -> bool:
-        """Whether backward let go of nothing that was saved: it kept its graph, or the program holds all of it."""
+        """Whether backward freed nothing that was saved: it retained its graph, or the program holds all of it."""
         block, node, _, release = self.kept
         last = np.full(len(self.blocks.birth), -1, dtype=np.int64)
         np.maximum.at(last, block, release)

@@ -304,7 +304,7 @@ def _gelu_backward(kernel: Kernel) -> int:
 
 
 def _batch_norm_backward(kernel: Kernel) -> int:
-    """The gradient of the input once more, where gradient and input lie alike; elements are else taken one by one."""
+    """A copy of the input's gradient, where gradient and input have one layout; else elements are taken one by one."""
     gradient, data = kernel.tensor(0), kernel.tensor(1)
     mask = kernel.literal(9)
     if gradient is None or data is None or (isinstance(mask, tuple) and mask and not mask[0]):
@@ -367,7 +367,7 @@ def _recurrent(kernel: Kernel) -> int:
 
 
 def _half_mean(kernel: Kernel) -> int:
-    """All elements once more in single precision, where a whole tensor in half precision is averaged."""
+    """A copy of all elements in single precision, where a whole tensor in half precision is averaged."""
     if len(kernel.call.args) > 1 or kernel.inputs[0].dtype not in HALVES:
         return 0
     return 4 * kernel.inputs[0].numel

@@ -83,7 +83,7 @@ POINTS = 2000  # along a timeline; beyond, the highest of each stretch is drawn
 
 
 class Again(NamedTuple):
-    """A module whose calls are computed again in backward, and what that costs; None where it is not known."""
+    """A module whose calls are recomputed in backward, and what that costs; None where it is unknown."""
 
     path: str
     type: str
@@ -125,17 +125,17 @@ class CheckpointedReport(Report):
 
     @property
     def saved_bytes(self) -> int:
-        """How much lower the peak is; negative where computing again takes the run above it."""
+        """How much lower the peak is; negative where recomputing takes the run above it."""
         return self.before_bytes - self.peak_bytes
 
     @property
     def extra_flops(self) -> int | None:
-        """The FLOPs that are computed again; None where those of an operation are not known."""
+        """The FLOPs that are recomputed; None where those of an operation are unknown."""
         return _sum([row.extra_flops for row in self.modules])
 
     @property
     def extra_time_ns(self) -> int | None:
-        """The time of the operations that are computed again; None where nothing was run."""
+        """The time of the operations that are recomputed; None where nothing was run."""
         return _sum([row.extra_time_ns for row in self.modules])
 
     def facts(self) -> dict[str, str]:
@@ -155,7 +155,7 @@ class CheckpointedReport(Report):
         return result
 
     def listings(self) -> list[Listing]:
-        """What is computed again, module by module."""
+        """What is recomputed, module by module."""
         rows = [(row.path or "(root)", *row[1:]) for row in self.modules]
         return [Listing("Computed again", AGAIN, rows, heading="Computed again in backward")]
 

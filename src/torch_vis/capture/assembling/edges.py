@@ -168,7 +168,7 @@ def box_of(area: Region, radices: tuple[int, ...]) -> Box | None:
 
 
 class Cells:
-    """The pieces of a block that its views tell apart, the last write to each, and which of them each view shows.
+    """The cells that the views of a block divide it into, the last write to each, and which of them each view shows.
 
     Where all views are boxes in the digits of one mixed-radix address, a cell is a box as well, between places where
     some view begins or ends: a cache that is filled position by position has one per position, however large it is.
@@ -429,7 +429,7 @@ def resolve_reads(
     inert: Callable[[int], bool],
     aliases: Ints,
 ) -> Resolved:
-    """Follow all memory that is written again through time.
+    """Follow all memory that is written more than once through time.
 
     ``views`` are nodes that return a value that aliases their inputs, and those values; ``inert(value)`` says whether
     a value was made from nothing but shapes; ``aliases`` are values that lie in known memory though no operation made
@@ -457,7 +457,7 @@ def resolve_reads(
 def _accesses(
     memory: ValueMemory, reads: OpInputs, views: tuple[Ints, Ints], is_written: Bools
 ) -> Iterator[tuple[int, Access]]:
-    """What is read and written in each storage that is written again, in the order of storages and then of time."""
+    """What is read and written in each storage that is written more than once, by storage, then by time."""
     viewers, viewed = (column[is_written[memory.storage[views[1]]]] for column in views)
     views_of: dict[tuple[int, int], list[int]] = {}
     for node, storage, value in zip(viewers.tolist(), memory.storage[viewed].tolist(), viewed.tolist()):

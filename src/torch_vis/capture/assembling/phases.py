@@ -97,7 +97,7 @@ def _owners(rows: OpRows, calls: list[CallInfo], backward: Ints) -> Ints:
 
 
 def engine_sites(rows: OpRows, calls: list[CallInfo]) -> Ints:
-    """The source lines, by number, of what autograd runs by itself: those that ask it for a backward pass.
+    """The source lines, by number, of operations that autograd runs: the lines that ask for a backward pass.
 
     What a function or a hook of the user's runs has a line inside of it. -1 is no line: a thread of autograd's own.
     """

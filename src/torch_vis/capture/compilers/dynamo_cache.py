@@ -48,7 +48,7 @@ def _drop_all(before: set[int]) -> None:
 
 
 def isolated() -> dict[str, Any]:
-    """The option that keeps our compilations apart from the user's, whose number Dynamo limits, where torch has it."""
+    """The option that counts our compilations apart from the user's, whose number Dynamo limits, if torch has it."""
     known = inspect.signature(torch._dynamo.eval_frame._optimize).parameters
     return {"isolate_recompiles": True} if "isolate_recompiles" in known else {}
 

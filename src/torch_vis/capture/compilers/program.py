@@ -175,7 +175,7 @@ def _strides(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def remember_outputs(module: fx.GraphModule, outputs: Any) -> None:
-    """Keep, weakly, what a partition returned last, to find it again in what the model returned."""
+    """Keep weak references to what a partition returned last, to recognise it in what the model returns."""
     parts = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
     module.meta["returned"] = [weakref.ref(p) if isinstance(p, torch.Tensor) else None for p in parts]
 

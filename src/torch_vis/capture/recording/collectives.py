@@ -64,7 +64,7 @@ class Pending:
         self.scope, self.backward = scope, backward
 
     def is_done(self) -> bool:
-        """Whether what it receives is there, as far as can be told without waiting."""
+        """Whether what it receives has arrived, as far as is known without waiting."""
         if self.work is None:
             return self.work_ref is not None
         # one of a fake group talks to nobody, and never says that it is done
@@ -298,7 +298,7 @@ def _new_call(rec: Recorder, plan: OpPlan, template: Any, slots_of: Any, what: E
 
 
 def reduction_named(frame: Any) -> str:
-    """How numbers are added up, as the function of torch.distributed around the call was told; "?" if none says."""
+    """The reduction, by the arguments of the torch.distributed function around the call; "?" if there is none."""
     deepest = frame
     while frame is not None and frame.f_globals.get("__name__") != C10D:
         frame = frame.f_back
@@ -396,7 +396,7 @@ def _work(out: Any) -> Any:
 def land(
     rec: Recorder, pending: Pending, times: tuple[int, int], site: int, scope: int, backward: int
 ) -> None:
-    """Record that a collective is complete: the node of its wait, which writes its outputs again."""
+    """Record that a collective is complete: the node of its wait, which writes new versions of its outputs."""
     if pending.receives:
         _keep_source(rec, pending)
     rec.pending.remove(pending)

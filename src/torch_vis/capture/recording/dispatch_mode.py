@@ -325,7 +325,7 @@ class RecordMode(TorchDispatchMode):
                 numbers.append(rec.add(tensor, node))
 
     def _run_unrecorded(self, plan: OpPlan, args: Any, kwargs: Any) -> Any:
-        """Run what is bookkeeping and no operation, or what comes after the end; note where gradients are let go of."""
+        """Run bookkeeping that is no operation, or what comes after the end; note where gradients are zeroed."""
         if args and type(args[0]) is str and args[0].startswith(ZEROING):
             self.recorder.zeroed.append(self.recorder.count)
         return plan.run(*args, **(kwargs or {}))

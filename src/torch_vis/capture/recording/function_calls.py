@@ -160,7 +160,7 @@ class FunctionMode(TorchFunctionMode):
             restack(FunctionModes, [mode for mode in stack if mode is not self])
 
     def _open(self, plan: FunctionPlan, types: Any, args: Any, kwargs: Any) -> Any:
-        """Run a function with the mode on for what it calls, though not for itself again."""
+        """Run a function with the mode on for what it calls, but not for the function itself."""
         with self:
             return redispatch(plan.run, types, args, kwargs or {})
 

@@ -1,4 +1,4 @@
-"""What the recorder knows of each operator: which arguments it writes, of which it reads the shape only, and so on.
+"""What the recorder knows of each operator: which arguments it writes, which it reads the shape of only, and so on.
 
 Most of it is in the operator's schema and is read from there once. The tables below hold what schemas do not say.
 """

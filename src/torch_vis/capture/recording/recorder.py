@@ -542,7 +542,7 @@ class Recorder(Tensors):
 
 
 class GradWrites:
-    """The values that became a ``.grad`` during a run, noted as it happens: ``zero_grad()`` may let go of them.
+    """The values that became a ``.grad`` during a run, noted as it happens, since ``zero_grad()`` may free them.
 
     Pairs of a leaf and the number of a value that was its gradient, in order; ``-1 - n`` stands for the last value that
     operation ``n`` made. Autograd says which leaf it accumulates into, so this costs nothing per operation.

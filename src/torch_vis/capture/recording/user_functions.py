@@ -80,7 +80,7 @@ class UserFunctions:
         return self.recorder.module_number(owner, "", type(owner).__name__, "module")
 
     def end(self) -> None:
-        """Close every scope and let go of every frame."""
+        """Close every scope and drop every frame."""
         for thread, scopes in self.open.items():
             for _, scope in reversed(scopes):
                 self._close(scope, thread)

@@ -149,7 +149,7 @@ def environment(undo: Undo, name: str, value: str) -> None:
 
 
 class DeviceProfiler:
-    """Why the device's profiler could not be let go of, in words; None where it was."""
+    """Why the device's profiler could not be released, in words; None where it was."""
 
     reason: str | None = None
 
@@ -284,7 +284,7 @@ class _ThreadEvents:
         }
 
     def match(self, rows: OpRows, wanted: Ints) -> tuple[Ints, int]:
-        """The event of each operation in this thread, -1 for none, and how far the clocks were apart."""
+        """The event of each operation in this thread, -1 for none, and the offset of the clocks."""
         drift = 0
         for tolerance_ns in (FAR_NS, NEAR_NS):
             events = self._match(rows, wanted, drift, tolerance_ns)

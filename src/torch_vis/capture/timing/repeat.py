@@ -114,7 +114,7 @@ class Repeats:
     def measure(
         self, graph: Graph, metrics: Metrics, kept: KeptTensors, error: BaseException | None
     ) -> tuple[Metrics, tuple[str, ...], dict[str, Any]]:
-        """Run again and again: the metrics with medians in their place, limits, and what is to be added to ``meta``."""
+        """Run repeatedly: the metrics with medians in their place, limits, and what is to be added to ``meta``."""
         self.graph, self.kept = graph, kept
         rows = read_operations(self.capture.recorder)
         self._rows = OpRows(*(column[self._seen_nodes()] for column in rows))
@@ -491,7 +491,7 @@ def _quartiles(runs: Any) -> Ints:
 
 
 class HostGaps(NamedTuple):
-    """Of one profiled run: the time of the host by itself in each call of a module, and where each operation ran."""
+    """Of one profiled run: the time of the host alone in each call of a module, and where each operation ran."""
 
     host: Any
     call: Ints

@@ -99,7 +99,7 @@ def write_text(path: PathLike, text: str) -> None:
 
 
 def read_whole(path: PathLike) -> bytes:
-    """The bytes of a file; ``FileError`` says why there are none."""
+    """The bytes of a file; ``FileError`` says why it cannot be read."""
     with reading(path) as file:
         return file.read()
 

@@ -51,7 +51,7 @@ def encode(column: Array, longest: str = "i8") -> Encoded:
 
 
 def decode(data: bytes, code: str, difference: bool) -> Array:
-    """The column that ``encode`` took apart, up to the width of its numbers.
+    """The column that was given to ``encode``, up to the width of its numbers.
 
     >>> decode(b"\\x05\\x01\\x01\\x01", "i1", True).tolist()
     [5, 6, 7, 8]

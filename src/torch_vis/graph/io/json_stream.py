@@ -140,7 +140,7 @@ class JsonStream:
         return letter
 
     def _more(self) -> None:
-        """Read half as much again as is still to be taken, and at least a block."""
+        """Read half as much as is still to be consumed, and at least a block."""
         rest = self._text[self._at :]
         data = self._read(max(BLOCK, len(rest) // 2))
         self._ended = not data

@@ -167,7 +167,7 @@ def shown(item: object) -> str:
 
 
 def whole(item: object, what: str, low: int, high: int = LARGEST) -> int:
-    """A whole number in its bounds; ``True`` and ``1.0`` are none.
+    """A whole number in its bounds; ``True`` and ``1.0`` are refused.
 
     >>> whole(3, "a size", 0)
     3

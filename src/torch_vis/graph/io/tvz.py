@@ -334,7 +334,7 @@ class _Reader:
         return entry
 
     def _check_sums(self, sums: Mapping[str, Any]) -> None:
-        """Each entry is intact by itself; this finds those that come from another file."""
+        """Each entry is intact on its own; this finds those that come from another file."""
         for name, number in self.sums.items():
             if name in sums and sums[name] != number:
                 raise ValueError(f"{name} is not the one that was saved with the rest")

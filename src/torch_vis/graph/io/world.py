@@ -88,7 +88,7 @@ def _written(archive: zipfile.ZipFile, blobs: dict[bytes, int], run: Run) -> dic
 
 
 def _fields(content: bytes) -> dict[str, bytes] | None:
-    """The fields of a JSON object, each as JSON; None where they would not make the same text again."""
+    """The fields of a JSON object, each as JSON; None where they would not give the same text."""
     texts = {name: to_json(name, part).encode() for name, part in json.loads(content).items()}
     return texts if _object(texts) == content else None
 

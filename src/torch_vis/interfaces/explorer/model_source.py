@@ -48,7 +48,7 @@ STRIDED = torch.strided
 
 
 def walk(model: torch.nn.Module) -> tuple[list[torch.nn.Module], dict[int, int], Forest]:
-    """Every place in the tree: its module; where a module comes again, the row where it came first; the forest."""
+    """Every place in the tree: its module; where a module recurs, the row of its first place; the forest."""
     names: list[str] = []
     types: list[str] = []
     parents: list[int] = []
@@ -258,7 +258,7 @@ def _pruned(rows: torch.Tensor) -> str:
 
 
 def batch_advice(model: torch.nn.Module, trace: Trace) -> list[Advice] | None:
-    """How large a batch fits this machine's memory, from shapes alone; None where inputs cannot be made up again."""
+    """How large a batch fits this machine's memory, from shapes alone; None where inputs cannot be made up."""
     from torch_vis.analysis.advice.batch_size import batch_size
     from torch_vis.graph.schema import Phase
 

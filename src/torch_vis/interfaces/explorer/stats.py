@@ -54,7 +54,7 @@ class ModuleStats:
 
     @property
     def total_ns(self) -> int:
-        """The time of all calls; one that ran inside another of the same module is not added again."""
+        """The time of all calls; one that ran inside another of the same module is not counted twice."""
         return sum(took for call, took in zip(self.calls, self.times_ns) if call.outermost)
 
     @property

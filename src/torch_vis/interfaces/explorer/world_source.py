@@ -55,7 +55,7 @@ class WorldSource(Source):
         return " · ".join(place) if len(self.world.ranks_like(rank)) == 1 else ""
 
     def part(self, row: int) -> tuple[Source, int]:
-        """The rank that a row belongs to, and the row there; the first row and those of ranks are told here."""
+        """The rank that a row belongs to, and the row there; the first row and those of ranks are answered here."""
         number = bisect_right(self._starts, row) - 1
         if number < 0:
             return self, row

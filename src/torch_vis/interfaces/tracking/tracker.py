@@ -1,4 +1,4 @@
-"""Execution tracking: run a model once, or track a stretch of one's own code, and read nodes, edges and figures.
+"""Execution tracking: run a model once, or track a stretch of your own code, and read nodes, edges and figures.
 
 The same recording as ``trace`` and ``record`` make, in another shape; ``tracker.trace`` is the ``Trace`` behind it,
 with all of its views and files.

@@ -54,7 +54,7 @@ def forward(op: Operation, sizes: ScoreSizes, *, bias: TensorType | None, dropou
 def backward(
     op: Operation, sizes: ScoreSizes, *, bias: TensorType | None, dropout: float, bias_grad: bool
 ) -> Cost:
-    """The scores again, then the gradients of values, scores, keys and queries.
+    """The scores recomputed, then the gradients of values, scores, keys and queries.
 
     With ``p = exp(scale q kᵀ - lse)`` and ``delta = Σ g out``: ``dv = pᵀ g``, ``ds = p (g vᵀ - delta) scale``,
     ``dq = ds k``, ``dk = dsᵀ q``.
@@ -105,7 +105,7 @@ def with_bias(op: Operation) -> Cost:
 
 @cost(*aten("_scaled_dot_product_fused_attention_overrideable"))
 def overrideable(op: Operation) -> Cost:
-    """The operator that backends of one's own implement."""
+    """The operator that custom backends implement."""
     bias, dropout = _mask(op, 3, "attn_bias"), op.arg(4, "dropout_p", 0.0)
     return forward(op, heads_first(*op.args[:3]), bias=bias, dropout=dropout, lse=_gives_lse(op))
 

@@ -102,7 +102,7 @@ def convolution_backward(op: Operation) -> Cost:
 
 @cost(*aten("convolution_backward_overrideable"))
 def convolution_backward_overrideable(op: Operation) -> Cost:
-    """The same for backends of one's own, whose operator takes no sizes of the bias."""
+    """The same for custom backends, whose operator takes no sizes of the bias."""
     g, x, weight = op.args[:3]
     transposed, mask = bool(op.args[6]), op.args[9]
     return _backward(op, g, x, weight, transposed, mask)

@@ -69,5 +69,5 @@ def exchange(op: Operation) -> Cost:
 
 @cost("fsdp::split_with_sizes_copy", "fsdp::chunk_cat", "fsdp::copy_")
 def shard(op: Operation) -> Cost:
-    """What is to be sent is put together, or what has arrived taken apart."""
+    """What is to be sent is concatenated, or what has arrived is split."""
     return op.count()

@@ -128,13 +128,13 @@ def batch_norm_with_update(op: Operation) -> Cost:
 
 @cost(*aten("_batch_norm_no_update _native_batch_norm_legit_no_training"))
 def batch_norm_without_update(op: Operation) -> Cost:
-    """From the running statistics, or from the batch's where there are none."""
+    """By the running statistics, or by the batch's where there are no running ones."""
     return _batch(op, training=not _is_given(op.arg(3, "running_mean")), running=False)
 
 
 @cost(*aten("instance_norm"))
 def instance_norm(op: Operation) -> Cost:
-    """A batch norm of every sample by itself; running statistics are averaged over the samples."""
+    """A batch norm of each sample separately; running statistics are averaged over the samples."""
     x, running, own = op.args[0], _is_given(op.arg(3, "running_mean")), bool(op.args[5])
     plain = _batch(op, training=own, running=running and own, channels=x.shape[0] * x.shape[1])
     return Cost(plain.flops + (2 * (x.shape[0] + 1) * x.shape[1] if running and own else 0))

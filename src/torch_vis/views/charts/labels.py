@@ -19,7 +19,7 @@ PATH = re.compile(r"[^\s/\\:<>()]+")
 
 
 def shortened_alike(texts: Sequence[str], most: int = WIDE) -> list[str]:
-    """The labels of one axis, short enough by one rule for all of them, and as far apart as they were.
+    """The labels of one axis, shortened by one rule for all of them, and still distinct.
 
     Source lines keep as many of the last folders as there is room for in each. Of module paths a part that gives way
     does so wherever it stands, to as many letters as tell it from those beside it; what is too long even then loses
@@ -51,7 +51,7 @@ def _bare(texts: Sequence[str]) -> list[str]:
 
 
 def _fewer_folders(lines: Sequence[tuple[str, str]], most: int) -> list[str]:
-    """Source lines with the same number of last folders each: the most that fit, but enough to tell files apart."""
+    """Source lines with the same number of last folders each: the most that fit, but enough to distinguish files."""
     if not lines:
         return []
     folders = [[part for part in re.split(r"(?<=[/\\])", folder) if part] for folder, _ in lines]
@@ -259,7 +259,7 @@ def named_ticks(names: Sequence[str]) -> tuple[list[float], list[str]]:
 
 
 def _spaced(positions: Sequence[int], spacing: float) -> list[int]:
-    """Every so many of the places that they stand apart: numbers that go up by twos and fives read well."""
+    """Every n-th label, where n is a round number: steps of two and five read well."""
     if len(positions) < 2:
         return list(positions)
     between = (positions[-1] - positions[0]) / (len(positions) - 1)

@@ -163,7 +163,7 @@ def _leave_out(column: PhaseColumn, nodes: list[Any], named: ItemNames) -> None:
 
 
 def _bridge(column: PhaseColumn, number: int) -> None:
-    """Join what feeds an item to what it feeds, and let go of its own edges."""
+    """Join what feeds an item to what it feeds, and drop its own edges."""
     before = [edge for edge in column.edges if edge.target == number]
     after = [edge for edge in column.edges if edge.source == number]
     column.edges = [edge for edge in column.edges if number not in (edge.source, edge.target)]

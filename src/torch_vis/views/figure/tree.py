@@ -173,7 +173,7 @@ def _open(
 def _put_together(
     graph: Graph, groups: list[Stretch], row: Any, nodes: frozenset[int]
 ) -> tuple[list[Stretch], int]:
-    """Neighbours that hold nothing but certain operations as one, and where it starts; -1 where there are none."""
+    """Neighbours that hold nothing but certain operations as one, and where it starts; -1 without any."""
     enter, leave = graph.tree.enter, graph.tree.leave
 
     scopes = {int(graph.node_scope[node]) for node in nodes}

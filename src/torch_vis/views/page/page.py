@@ -263,7 +263,7 @@ def _measured(run: Run) -> Metrics:
 
 
 def _side(name: str, run: Run) -> dict[str, Any]:
-    """What one of the two runs comes to by itself."""
+    """The totals of one of the two runs."""
     graph, metrics = run.graph, run.metrics
     totals = {}
     for metric in ("time_ns", "alloc_bytes", "flops", "moved_bytes"):

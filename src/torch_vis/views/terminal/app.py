@@ -213,7 +213,7 @@ class Explorer(App[None]):
             gc.freeze()
 
     def on_unmount(self) -> None:
-        """The collector has all objects again."""
+        """The garbage collector has all objects back."""
         if self._froze:
             gc.unfreeze()
 
@@ -556,7 +556,7 @@ class Explorer(App[None]):
         self.call_after_refresh(self.redraw_panel)
 
     def action_pin(self) -> None:
-        """Hold the row in the panel, or let go of it."""
+        """Pin the row in the panel, or unpin it."""
         tree = self.tree_view
         tree.pinned = None if tree.pinned == tree.row else tree.row
         tree.refresh()

@@ -161,7 +161,7 @@ class Sharing:
         return int(figure[np.unique(np.concatenate(held))].sum())
 
     def _meetings(self) -> tuple[Ints, Ints]:
-        """For each item held again, the row where the two holdings first come under one roof."""
+        """For each item held again, the lowest row that contains both."""
         counts = np.bincount(self.item, minlength=len(self.size))
         again = np.flatnonzero(counts[self.item] > 1)
         order = again[np.lexsort((self.row[again], self.item[again]))]
@@ -248,7 +248,7 @@ def measure(forest: Forest, graph: Graph, metrics: Metrics, row_of_scope: Ints) 
 
 
 def _recomputed(forest: Forest, graph: Graph, metrics: Metrics, tally: Tally) -> None:
-    """What backward computed again: how long it took, how many operations, and a mark on what was checkpointed."""
+    """What backward recomputed: how long it took, how many operations, and a mark on what was checkpointed."""
     nodes = (graph.node_flags & Flag.RECOMPUTE != 0).astype(np.float64)
     if "time_ns" in metrics:
         forest.numbers["recomputed"] = tally.inclusive(nodes * metrics["time_ns"].floats(0.0))

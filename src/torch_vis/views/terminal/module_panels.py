@@ -42,7 +42,7 @@ def draw_details(source: Source, row: int, canvas: PanelCanvas) -> None:
 
 
 def _again(source: Source, row: int) -> list[tuple[str, str]]:
-    """What backward computed again of it."""
+    """What backward recomputed of it."""
     numbers = source.forest.numbers
     operations = numbers["recomputed_ops"][row] if "recomputed_ops" in numbers else 0.0
     if not operations > 0:

@@ -158,7 +158,7 @@ class Source:
         return None
 
     def gradients(self) -> Sequence[Gradient] | None:
-        """The gradients of all parameters, in the order of the rows; None where there are none."""
+        """The gradients of all parameters, in the order of the rows; None without gradients."""
         return None
 
     @property

@@ -1,4 +1,4 @@
-"""Panels on tensors: the memory that they take, the gradients, and what came out of a module as pictures."""
+"""Panels on tensors: the memory that they take, the gradients, and a module's outputs as pictures."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class DependencyGroup:
 
     @property
     def exact(self) -> bool:
-        """Whether cutting a unit comes to zeroing the columns that read it."""
+        """Whether removing a unit equals zeroing the columns that read it."""
         return not self.mixed
 
     @property

@@ -168,7 +168,7 @@ SHAPE_RULES: dict[str, Rule] = {
 
 
 def _stiffened(op: RuleContext, dims: Sequence[DimEntry], part: GridAxis, index: int = 0) -> list[DimEntry]:
-    """Dimensions where one axis of a grid cannot be cut by itself any more, at one index of that axis."""
+    """Dimensions where one axis of a grid can no longer be cut alone, at one index of that axis."""
     grid = part.grid
     if grid.kept is not None:
         return [None if entry is part else entry for entry in dims]
@@ -233,7 +233,7 @@ def reshaped(
 def _cells(
     op: RuleContext, dims: Sequence[DimEntry], before: Sequence[int], old: Sequence[int]
 ) -> Ids | None:
-    """The ids of the elements that several dimensions span, None where there are none to follow."""
+    """The ids of the elements that several dimensions span, None where none can be followed."""
     sizes = [before[dim] for dim in old]
     entries = [dims[dim] if before[dim] > 1 else None for dim in old]
     parts = [entry for entry in entries if isinstance(entry, GridAxis)]

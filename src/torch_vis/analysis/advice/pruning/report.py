@@ -74,7 +74,7 @@ RUNS = 5
 
 
 class PrunedGroup(NamedTuple):
-    """One group of units: where they live, how many there are, how many would go, and what came of trying.
+    """One group of units: where they live, how many there are, how many would be removed, and the result of the trial.
 
     ``name`` is the parameter whose rows make the units, or the attention and its heads that would go. ``share`` is how
     much of the group's weight, as squared norm, the units have that would go. ``output`` is how far the output moves
@@ -317,7 +317,7 @@ class PruningReport(Report):
 
 
 def _way(problem: str) -> tuple[str, str]:
-    """What came of cutting a group that cannot be cut, in a word."""
+    """Why a group could not be cut, in a word."""
     return next((way for why, way in WAYS.items() if why in problem), FAILS)
 
 

@@ -489,7 +489,7 @@ def _built(
 
 
 class FewerHeads(torch.nn.MultiheadAttention):
-    """A ``MultiheadAttention`` whose heads together may be narrower than what comes in, which torch's own cannot be.
+    """A ``MultiheadAttention`` whose heads together may be narrower than its input, which torch's own does not allow.
 
     It has the same parameters under the same names, with rows of the projections and columns of ``out_proj`` gone. A
     module becomes one by its class being changed; the fused path of torch, which takes full widths for granted, is

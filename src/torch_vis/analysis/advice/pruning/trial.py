@@ -106,7 +106,7 @@ class ReferenceModel:
         return gap is not None and gap > SEEN * tolerance(self.output)
 
     def distance(self, target: list[torch.Tensor], outputs: list[torch.Tensor]) -> float | None:
-        """How far two outputs are apart, None where there is nothing to compare."""
+        """The distance of two outputs, None where there is nothing to compare."""
         return largest_distance(target, outputs)
 
     def perturbed(self) -> ReferenceModel | None:
@@ -184,7 +184,7 @@ def is_zero(tensors: Sequence[torch.Tensor]) -> bool:
 
 
 def largest_distance(target: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> float | None:
-    """How far apart those of two outputs are that differ most, None for other shapes.
+    """The distance of those of two outputs that differ most, None where shapes differ.
 
     In one norm for all, a large tensor would hide a small one; what is rounding beside the others is left out.
     """
@@ -202,7 +202,7 @@ def _rms(tensor: torch.Tensor) -> float:
 
 
 def tolerance(tensors: Sequence[torch.Tensor]) -> float:
-    """How far apart two outputs may be that differ in the order of additions only.
+    """How far two outputs may differ if only the order of additions is another.
 
     In double precision that leaves room for programs that compute a part of it in single.
     """
@@ -248,7 +248,7 @@ OTHER = (
 
 
 class Trial(NamedTuple):
-    """What came of cutting: the model, how far its output moved, and how far it is from the one of zeroed columns.
+    """The result of cutting: the model, how far its output moved, and how far it is from that with the columns zeroed.
 
     ``output`` is None where the whole model's is zero. ``error`` is None where there is nothing to compare with;
     ``by`` says what was compared where the output itself does not show the units, and ``hidden`` that nothing does.
@@ -329,7 +329,7 @@ class PruningTrials:
         return f"{self.own.why_incomparable}: {INCOMPARABLE}" if self.own.why_incomparable else ""
 
     def _left_out(self) -> dict[str, int]:
-        """How many elements of what came in and of the output are NaN or infinite, and left out."""
+        """How many elements of the inputs and of the output are NaN or infinite, and left out."""
         if not self.own.nonfinite:
             return {}
         with unfused(), without_gradients():

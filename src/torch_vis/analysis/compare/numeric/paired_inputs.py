@@ -92,7 +92,7 @@ class PairedInputs:
         return views_a[a] == views_b[b]
 
     def is_called_differently(self, node: int) -> bool:
-        """Whether an operation has other arguments than its counterpart, tensors apart."""
+        """Whether an operation has other arguments than its counterpart, tensors left aside."""
         return self.a.calls[self.a.node_call[node]] != self.b.calls[self.b.node_call[self.to_b[node]]]
 
     @cached_property

@@ -48,7 +48,7 @@ class PythonOutputs(NamedTuple):
 
     @property
     def any_compared(self) -> bool:
-        """Whether something was compared; that both gave back nothing does not count."""
+        """Whether something was compared; that both returned nothing does not count."""
         return bool(self.distances or self.other)
 
 
@@ -138,7 +138,7 @@ def _is_open(item: Any) -> bool:
 
 
 def _distance(a: Any, b: Any) -> Distance | str | None:
-    """How far apart two things are, in words where that is no number; None where they cannot be compared."""
+    """The distance of two Python values, in words where that is no number; None where they cannot be compared."""
     a, b = (item.item() if isinstance(item, np.generic) else item for item in (a, b))
     if a is b:
         return NO_DISTANCE

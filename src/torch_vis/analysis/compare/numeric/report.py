@@ -103,7 +103,7 @@ class Difference(NamedTuple):
 
 
 class InputDifference(NamedTuple):
-    """A tensor that both runs started from, by its names in both, and how far apart it was."""
+    """A tensor that both runs started from, by its names in both, and how far it differed."""
 
     name: str
     in_b: str

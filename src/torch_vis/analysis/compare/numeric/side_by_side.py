@@ -1,4 +1,4 @@
-"""Replays two runs side by side and measures how far matched operations are apart.
+"""Replays two runs side by side and measures how far matched operations differ.
 
 Where the outputs of two operations differ, their inputs are compared as well, tensor by tensor as they really read
 them.
@@ -46,7 +46,7 @@ class Suspect(NamedTuple):
 
 
 class Distances(NamedTuple):
-    """How far apart two runs are: for every operation of ``a``, for tensors from before the runs, and for results."""
+    """How far two runs differ: for every operation of ``a``, for tensors from before the runs, and for results."""
 
     relative: Floats
     largest: Floats
@@ -68,7 +68,7 @@ class Distances(NamedTuple):
 
 
 class SideBySide:
-    """Two runs replayed in step; ``distances`` says how far apart they are.
+    """Two runs replayed in step; ``distances`` says how far they differ.
 
     ``results`` are pairs of a value of ``a`` and one of ``b``: what is left of the runs, or was freed on the way. What
     one run computes before the other gets there is copied and kept until then, so that runs in the same order need
@@ -188,7 +188,7 @@ class SideBySide:
     def _input_distance(
         self, node: int, other: int, pair: InputPair, ahead: _Ahead | None, size: float
     ) -> Distance | None:
-        """How far apart two inputs are; a remainder that is added to something, relative to what came of it."""
+        """How far two inputs differ; a small term that is added to something, relative to the sum."""
         if pair.compared:
             distance, norm = self._compared.get(pair.a, (None, 0.0))
         else:
@@ -234,7 +234,7 @@ class SideBySide:
         return distance_of([integers_as_floats(a)], [integers_as_floats(b)])
 
     def _result(self, value_a: int, value_b: int) -> Distance | None:
-        """How far apart two results are, once both runs are over."""
+        """How far two results differ, once both runs are over."""
         a, b = self._a.result(value_a), self._b.result(value_b)
         if not is_comparable(a, b) or not has_numbers(a):
             return None

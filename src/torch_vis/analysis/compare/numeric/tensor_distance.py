@@ -1,4 +1,4 @@
-"""How far apart two tensors are, and from which distance on that means something."""
+"""How far two tensors differ, and from which distance on that means something."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GROWTH = 10.0
 
 
 class Distance(NamedTuple):
-    """How far two tensors are apart: relative to the norm of the first, and the largest single difference.
+    """How far two tensors differ: relative to the norm of the first, and the largest single difference.
 
     Where ``rounding`` is true, the difference is no more than what rounding left of sums that cancel. ``zero_in``
     names those of the two that are nothing else ("A", "B" or "AB"); of "AB" ``relative`` says nothing, and of
@@ -71,7 +71,7 @@ class Norms(NamedTuple):
 
 
 def distance_of(a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> Distance | None:
-    """How far apart all of them together are, None where shapes differ or nothing is a plain floating-point tensor.
+    """How far all of them together differ, None where shapes differ or nothing is a plain floating-point tensor.
 
     >>> distance_of([torch.tensor([3.0, 4.0])], [torch.tensor([3.0, 4.5])])
     Distance(relative=0.1, largest=0.5, rounding=False, zero_in='', among=0.125)
@@ -103,7 +103,7 @@ def largest_of(distances: Iterable[Distance]) -> Distance | None:
 
 
 def norms_of(a: torch.Tensor, b: torch.Tensor) -> Norms:
-    """Measure two tensors that are comparable; where one alone is NaN, they are infinitely far apart."""
+    """Measure two tensors that are comparable; where only one is NaN, the distance is infinite."""
     a, b = _wide(a), _wide(b).to(a.device)
     difference = a - b
     if not torch.isfinite(torch.linalg.vector_norm(difference)):

@@ -643,7 +643,7 @@ def rows(sampler: ProbeSampler, dtype: str, count: int) -> Iterator[Probe]:
 
 
 def factorizations(sampler: ProbeSampler, dtype: str, count: int) -> Iterator[Probe]:
-    """Matrices taken apart and systems solved, each a few times."""
+    """Factorisations of matrices and systems solved, each a few times."""
 
     def sample() -> tuple[int, int]:
         return sampler.some([1, 1, 1, 4, 32]), sampler.between(4, 512)

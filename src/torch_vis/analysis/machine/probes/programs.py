@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 class FunctionLoop(nn.Module):
-    """One function, again and again."""
+    """One function, called repeatedly."""
 
     def __init__(self, call: Callable[..., Tensor], times: int, *shapes: tuple[int, ...]) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class ChannelShuffle(nn.Module):
 
 
 class DownUpBlock(nn.Module):
-    """Down, up again, and joined with what was there."""
+    """Down, up, and joined with the input of the same size, as in a U-Net."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
