@@ -25,7 +25,7 @@ from torch_vis.replay.held_run import CallSignature, with_costs
 if TYPE_CHECKING:
     import torch
 
-    from torch_vis.capture.compilers.frontends import Captured
+    from torch_vis.capture.compilers.frontends import CapturedProgram
     from torch_vis.capture.live import Live
     from torch_vis.capture.session import Capture
     from torch_vis.capture.timing.repeat import Repeats
@@ -205,7 +205,7 @@ def trace(
     capture.inputs = name_inputs(model, args, named)
     # before the run, which may take its arguments apart
     entry = CallSignature(model, args, named, name_inputs) if hold else None
-    captured: Captured | None = None
+    captured: CapturedProgram | None = None
     if has_frontend:
         from torch_vis.capture.compilers.frontends import Options, prepare
 

@@ -67,10 +67,10 @@ def writer(path: str | os.PathLike[str], format: Any = None) -> Any:
         result = result()
     if not callable(getattr(result, "save", None)):
         raise UsageError(f"{format!r} cannot write files: it has no save(path, run)")
-    return _Spread(result) if _is_spread(result.save, 5) else result
+    return _LegacyExporter(result) if _is_spread(result.save, 5) else result
 
 
-class _Spread:
+class _LegacyExporter:
     """An exporter from before runs were one record: its ``save`` takes graph, metrics, limits and meta apart."""
 
     def __init__(self, exporter: Any) -> None:

@@ -22,7 +22,7 @@ from torch_vis.ops.display_names import loop_of, place_label
 from torch_vis.views.text.table_layout import Field, Listing
 
 
-class Handed(NamedTuple):
+class LoopCarried(NamedTuple):
     """Something that each turn of a loop hands to the next: who makes it, who reads it there, and what it is."""
 
     loop: int
@@ -52,7 +52,7 @@ class LoopRow(NamedTuple):
     """Of all turns together."""
     outer: int | None
     """The loop around it, of which it runs in each turn; None where there is none."""
-    handed: tuple[Handed, ...]
+    handed: tuple[LoopCarried, ...]
 
 
 class LoopsReport(Report):
@@ -217,7 +217,7 @@ class _Loops:
         order = np.argsort(every)
         return every[order], numbers[order]
 
-    def handed(self, nodes: Ints, turns: Ints, loop: int) -> tuple[Handed, ...]:
+    def handed(self, nodes: Ints, turns: Ints, loop: int) -> tuple[LoopCarried, ...]:
         """What operations of one turn read that an operation of the turn before has made."""
         graph = self.graph
         self._turn[nodes] = turns
@@ -243,7 +243,7 @@ class _Loops:
             if len(np.unique(graph.value_type[values])) > 1:
                 type_ += " and others"
             times = len(np.unique(turns[np.searchsorted(nodes, producer[chosen])]))
-            result.append(Handed(loop, maker, user, type_, times, pairs))
+            result.append(LoopCarried(loop, maker, user, type_, times, pairs))
         return tuple(result)
 
     def _key(self, nodes: Ints) -> tuple[Ints, Ints]:
@@ -300,7 +300,7 @@ class BranchRow(NamedTuple):
     """What tells: the operations that ran (``"ran"``), or the truth that the line saw (``"saw"``)."""
 
 
-class _Test(NamedTuple):
+class _BranchTest(NamedTuple):
     """A place in a source file that decides: its lines, and those of both ways."""
 
     kind: str
@@ -358,7 +358,7 @@ class BranchesReport(Report):
             taken, why = ("then" if truth else "else"), "saw"
         return BranchRow(node, line, test.text, path, saw, taken, why if taken else "")
 
-    def _ran(self, graph: Graph, node: int, test: _Test) -> str | None:
+    def _ran(self, graph: Graph, node: int, test: _BranchTest) -> str | None:
         """The way of which an operation ran next in the same call, if the two ways have lines of their own."""
         site = self._site[node]
         if test.kind == "expression" or site is None:
@@ -404,7 +404,7 @@ def _shown(value: Any) -> str:
 
 
 @lru_cache(maxsize=256)
-def _tests(file: str) -> tuple[_Test, ...]:
+def _tests(file: str) -> tuple[_BranchTest, ...]:
     """The places of a source file that decide; none where it is not there or is no Python."""
     result = []
     for node in ast.walk(syntax_of(file)[1]):
@@ -414,20 +414,20 @@ def _tests(file: str) -> tuple[_Test, ...]:
             head = f"{word} {ast.unparse(node.test)}"
             last = node.test.end_lineno or node.lineno
             result.append(
-                _Test(word, node.lineno, last, head, _lines(node.body), otherwise, *_truth(node.test))
+                _BranchTest(word, node.lineno, last, head, _lines(node.body), otherwise, *_truth(node.test))
             )
         elif isinstance(node, ast.IfExp):
             last = node.end_lineno or node.lineno
             head = ast.unparse(node)
             result.append(
-                _Test(
+                _BranchTest(
                     "expression", node.lineno, last, head, (0, -1), None, _plain(node.test), _bound(node.test)
                 )
             )
         elif isinstance(node, ast.Assert):
             last = node.end_lineno or node.lineno
             head = f"assert {ast.unparse(node.test)}"
-            result.append(_Test("assert", node.lineno, last, head, (0, -1), None, *_truth(node.test)))
+            result.append(_BranchTest("assert", node.lineno, last, head, (0, -1), None, *_truth(node.test)))
     return tuple(result)
 
 

@@ -29,7 +29,7 @@ ABOUT = {
     "partition": "The run cut into parts that can run one after another. Each chain that could be fused is a part, and "
     "so is each operation that could not.",
     "communication": "What this rank says to others: collectives and messages, their bytes, and the time they take.",
-    "health": "Whether numbers are sound: their ranges, where NaN and infinity were born, units that are stuck.",
+    "health": "Whether numbers are sound: their ranges, where NaN and infinity first appear, dead and saturated units.",
     "gradients": "How large gradients are, layer by layer, in the order in which the layers ran.",
 }
 ENDINGS = (".md", ".markdown", ".json")

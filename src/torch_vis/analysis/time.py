@@ -145,12 +145,12 @@ class TimeReport(Report):
         return self._timing.by_phase
 
     @property
-    def modules(self) -> list[Called]:
+    def modules(self) -> list[CallTime]:
         """Modules with all of their calls, the longest first."""
         return self._timing.by_module
 
     @property
-    def calls(self) -> list[Called]:
+    def calls(self) -> list[CallTime]:
         """Every call of a module, in order; the first is the run."""
         return self._timing.by_call
 
@@ -272,7 +272,7 @@ class TimeReport(Report):
         words = ("repeated", "in another form", "launched by no", "on the device", "stays attached")
         return [*result, *(limit for limit in self._limits if any(word in limit for word in words))]
 
-    def _is_module(self, row: Called) -> bool:
+    def _is_module(self, row: CallTime) -> bool:
         return self.graph.modules[int(self.graph.scope_module[row.scope])].kind != "run"
 
     def _groups(self, title: str, name: str, groups: Sequence[Group], total: int) -> Listing:
@@ -389,7 +389,7 @@ def _groups_chart(kind: str, groups: Sequence[Group]) -> Chart:
     return _bars(f"Time by {kind}{most(len(shown), len(groups))}", kind, [series])
 
 
-def _called(row: Called, number: int, has_backward: bool) -> list[Any]:
+def _called(row: CallTime, number: int, has_backward: bool) -> list[Any]:
     quartiles = (row.low_ns, row.high_ns)
     host = row.host_ns if row.host_ns >= 0 else None  # what recording took is taken off by an estimate
     times = (row.self_ns, row.operations_ns, host, row.backward_ns, row.recomputed_ns)
@@ -554,7 +554,7 @@ class Group(NamedTuple):
     kernel_ns: int | None
 
 
-class Called(NamedTuple):
+class CallTime(NamedTuple):
     """A call of a module, or all calls of one: ``operations_ns`` + ``host_ns`` = ``inclusive_ns``.
 
     ``self_ns`` is what the modules that it calls do not take, and never less than 0. ``recomputed_ns`` is the part of
@@ -669,7 +669,7 @@ class Timing:
     # ---------------------------------------------------------------- modules
 
     @cached_property
-    def by_call(self) -> list[Called]:
+    def by_call(self) -> list[CallTime]:
         """Every call of a module, function or optimizer, in order; the first is the run."""
         graph, again = self.graph, self.again
         backward = graph.node_phase == Phase.BACKWARD
@@ -689,7 +689,7 @@ class Timing:
             known = np.ones(len(graph), dtype=bool) if self.kernel.known is None else self.kernel.known
             kernel = self._inside(self.kernel.values.astype(np.int64), known, first).tolist()
         return [
-            Called(
+            CallTime(
                 name=graph.scope_paths[scope],
                 type=graph.modules[module].type,
                 calls=1,
@@ -709,12 +709,12 @@ class Timing:
         ]
 
     @cached_property
-    def by_module(self) -> list[Called]:
+    def by_module(self) -> list[CallTime]:
         """Every module with all of its calls, the longest first; calls inside a call of the same count once.
 
         Those that backward made again are no calls of the module here, but part of its backward time.
         """
-        calls: dict[int, list[Called]] = {}
+        calls: dict[int, list[CallTime]] = {}
         for call in self.by_call:
             calls.setdefault(int(self.graph.scope_module[call.scope]), []).append(call)
         outermost = self.graph.tree.by_first_call.outermost(self.graph.scope_module)
@@ -726,7 +726,7 @@ class Timing:
             key=lambda row: (-row.inclusive_ns - row.backward_ns, row.scope),
         )
 
-    def _module(self, group: list[Called], outer: list[Called]) -> Called:
+    def _module(self, group: list[CallTime], outer: list[CallTime]) -> CallTime:
         """All calls of a module as one; ``outer`` are those that are inside no other of them."""
         first = [call for call in group if not call.again]
         once = [call for call in outer if not call.again]

@@ -108,7 +108,7 @@ class TensorLeaf(NamedTuple):
     number: int | None
 
 
-class Unheld(NamedTuple):
+class UnheldObject(NamedTuple):
     """Stands for an object of a form that is neither a tensor nor a literal, and was not held: a cache, say."""
 
     type: str
@@ -194,7 +194,7 @@ def form_of(item: Any, number: Callable[[torch.Tensor], int | None], depth: int 
         return item
     form = split(item) if depth else None
     if form is None:
-        return Unheld(kind.__name__)
+        return UnheldObject(kind.__name__)
     return Form(kind, form.keys, tuple([form_of(part, number, depth - 1) for part in form.parts]))
 
 
@@ -351,7 +351,7 @@ def end_of_one(name: Any, names: Iterable[str]) -> str:
 KNOWN_BY_IDENTITY = (type, FunctionType, BuiltinFunctionType, torch.nn.Module, torch.Generator)
 
 
-class Beside(NamedTuple):
+class PlainArgument(NamedTuple):
     """An argument, or a part of one, that is no tensor."""
 
     kind: str
@@ -362,13 +362,13 @@ class Beside(NamedTuple):
     """What a message calls it."""
 
 
-def beside_tensors(arguments: Mapping[str, Any]) -> dict[str, Beside]:
+def beside_tensors(arguments: Mapping[str, Any]) -> dict[str, PlainArgument]:
     """Everything in arguments that is no tensor, by its name.
 
     >>> {name: item.text for name, item in beside_tensors({"x": [torch.ones(1), 2], "flag": True}).items()}
     {'x': 'of type list', 'x.1': '2', 'flag': 'True'}
     """
-    found: dict[str, Beside] = {}
+    found: dict[str, PlainArgument] = {}
     stack = list(arguments.items())[::-1]
     visited: set[int] = set()
     while stack:
@@ -383,13 +383,13 @@ def beside_tensors(arguments: Mapping[str, Any]) -> dict[str, Beside]:
     return found
 
 
-def _compared(item: Any) -> Beside | None:
+def _compared(item: Any) -> PlainArgument | None:
     """What has to be the same in a rerun: literals, and what is numbers in memory; None for anything else."""
     if isinstance(item, (*PLAIN, Enum)):
         # 1, 1.0 and True are equal, and make another program; NaN is not equal to itself
-        return Beside("value", (type(item), repr(item)), shortened(repr(item)))
+        return PlainArgument("value", (type(item), repr(item)), shortened(repr(item)))
     if isinstance(item, (set, frozenset)) and all(isinstance(part, PLAIN) for part in item):
-        return Beside("value", (type(item), tuple(sorted(map(repr, item)))), shortened(repr(item)))
+        return PlainArgument("value", (type(item), tuple(sorted(map(repr, item)))), shortened(repr(item)))
     try:
         view = memoryview(item)
     except (TypeError, ValueError, BufferError):
@@ -397,31 +397,31 @@ def _compared(item: Any) -> Beside | None:
     if "O" in view.format:
         return None
     content = hashlib.blake2b(view if view.c_contiguous else view.tobytes(), digest_size=16).digest()
-    return Beside("array", (type(item), view.format, view.shape, content), _kind(item))
+    return PlainArgument("array", (type(item), view.format, view.shape, content), _kind(item))
 
 
-def _container(item: Any) -> Beside | None:
+def _container(item: Any) -> PlainArgument | None:
     """The form of a container; None for what is none."""
     form = split(item)
     if form is not None:
-        return Beside("container", (form.type, form.keys), _kind(item))
+        return PlainArgument("container", (form.type, form.keys), _kind(item))
     node = _pytree.SUPPORTED_NODES.get(type(item))
     if node is None:
         return None
     children, context = node.flatten_fn(item)
-    return Beside("container", (type(item), len(children), repr(context)), _kind(item))
+    return PlainArgument("container", (type(item), len(children), repr(context)), _kind(item))
 
 
-def _object(item: Any) -> Beside:
+def _object(item: Any) -> PlainArgument:
     """Something that is not looked into: functions, types and modules are known by which one they are."""
     known: Any = item.__func__ if isinstance(item, MethodType) else item
     if isinstance(known, KNOWN_BY_IDENTITY):
         try:
             owner = weakref.ref(item.__self__) if isinstance(item, MethodType) else None
-            return Beside("object", (weakref.ref(known), owner), _kind(item))
+            return PlainArgument("object", (weakref.ref(known), owner), _kind(item))
         except TypeError:
             pass
-    return Beside("object", None, _kind(item))
+    return PlainArgument("object", None, _kind(item))
 
 
 def _kind(item: Any) -> str:

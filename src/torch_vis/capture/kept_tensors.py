@@ -75,7 +75,7 @@ class ModuleMode(NamedTuple):
     training: bool
 
 
-class Raised(NamedTuple):
+class RaisedOp(NamedTuple):
     """An operation that raised, after which the program may have gone on."""
 
     op: str
@@ -108,7 +108,7 @@ class KeptTensors:
     """Values that left for Python (what ``.item()`` or a branch on a tensor saw), by node number."""
     escapes: list[Escape] = field(default_factory=list)
     """Tensors that left for Python without an operation."""
-    raised: list[Raised] = field(default_factory=list)
+    raised: list[RaisedOp] = field(default_factory=list)
     """Operations that raised."""
     started: list[str] = field(default_factory=list)
     """Threads and processes that the run started, with the user's line, in words."""

@@ -19,7 +19,7 @@ from torch_vis.capture.assembling.assemble import Assembly, NamedTensor, ResultT
 from torch_vis.capture.assembling.limits import describe_limits, packed_weights
 from torch_vis.capture.assembling.log import with_stored
 from torch_vis.capture.containers import Form, argument_names, bound_arguments, named_tensors, renumbered
-from torch_vis.capture.kept_tensors import Geometry, KeptTensors, ModuleMode, Raised, mode_of, version_of
+from torch_vis.capture.kept_tensors import Geometry, KeptTensors, ModuleMode, RaisedOp, mode_of, version_of
 from torch_vis.capture.modes import keep_gradients, push_mode
 from torch_vis.capture.recording import inductor_calls
 from torch_vis.capture.recording.collectives import land_rest
@@ -70,15 +70,15 @@ class ThreadTime(NamedTuple):
     @classmethod
     def now(cls) -> ThreadTime:
         """The current figures; 0 preemptions where the system does not count them."""
-        who = getattr(resource, "RUSAGE_THREAD", None)
-        count = 0 if resource is None or who is None else resource.getrusage(who).ru_nivcsw
+        own_thread = getattr(resource, "RUSAGE_THREAD", None)
+        count = 0 if resource is None or own_thread is None else resource.getrusage(own_thread).ru_nivcsw
         return cls(time.thread_time_ns(), count)
 
     def interrupted_ns(self, wall_ns: int) -> int:
         """How much of the time since then others may have had the processor."""
-        then = ThreadTime.now()
-        away = max(wall_ns - (then.time_ns - self.time_ns), 0)
-        turns = then.preemptions - self.preemptions
+        now = ThreadTime.now()
+        away = max(wall_ns - (now.time_ns - self.time_ns), 0)
+        turns = now.preemptions - self.preemptions
         return min(away, turns * LONGEST_TURN_NS) + turns * RETURN_NS
 
 
@@ -351,15 +351,15 @@ class Capture(Context["Capture"]):
     def _written_parts(self, facts: RunFacts, results: list[ResultTensor]) -> list[ResultTensor]:
         """Named tensors in memory that was written, of which nothing else tells: what was first seen of it is gone."""
         rec = self.recorder
-        lost = rec.written_storages & rec.external_storages
-        lost -= {number for row in results if (number := rec.storage_number(row.tensor)) is not None}
-        if not lost:
+        overwritten = rec.written_storages & rec.external_storages
+        overwritten -= {number for row in results if (number := rec.storage_number(row.tensor)) is not None}
+        if not overwritten:
             return []
         named = [row for row in facts.named if row.role != Role.INPUT and _has_memory(row.tensor)]
         return [
             ResultTensor(name, "state", tensor)
             for name, tensor, _ in named
-            if rec.storage_number(tensor) in lost
+            if rec.storage_number(tensor) in overwritten
         ]
 
     def _leaf_names(self, facts: RunFacts) -> dict[int, str]:
@@ -454,7 +454,7 @@ class Capture(Context["Capture"]):
             escape.where = self._line(escape.site)
         for op, values, site in rec.raised:
             numbers = (number(value) for value in values)
-            kept.raised.append(Raised(op, tuple(n for n in numbers if n is not None), self._line(site)))
+            kept.raised.append(RaisedOp(op, tuple(n for n in numbers if n is not None), self._line(site)))
         kept.started = [f"{what} that was started at {self._line(site)}" for what, site in rec.started]
         kept.overlaps = overlapping_memory(rec)
 

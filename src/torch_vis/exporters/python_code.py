@@ -16,7 +16,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from torch_vis.errors import UsageError, missing_extra
-from torch_vis.exporters.recorded_code import LITERALS, Recorded, plan_of
+from torch_vis.exporters.recorded_code import LITERALS, RecordedProgram, plan_of
 from torch_vis.graph.io.atomic import replacing, write_text
 
 SIMPLE = re.compile(
@@ -71,7 +71,7 @@ def save_program(
     modules: Sequence[fx.GraphModule],
     program: Any,
     output: Any,
-    run: Callable[[], Recorded] | None = None,
+    run: Callable[[], RecordedProgram] | None = None,
 ) -> None:
     """Write graph modules, and the program that they are part of, as Python.
 
@@ -169,7 +169,7 @@ def _sizes(exported: Any) -> list[str]:
 # ---------------------------------------------------------------- Dynamo, fx, AOT
 
 
-def save_recorded(path: str | os.PathLike[str], run: Recorded) -> None:
+def save_recorded(path: str | os.PathLike[str], run: RecordedProgram) -> None:
     """Write a run that went through no compiler."""
     _check_name(path)
     draft = Draft()
@@ -184,7 +184,7 @@ def _check_name(path: str | os.PathLike[str]) -> None:
         raise UsageError(f"a saved program is a Python file: its name ends in .py, not {Path(path).suffix!r}")
 
 
-def _recorded(draft: Draft, run: Recorded) -> None:
+def _recorded(draft: Draft, run: RecordedProgram) -> None:
     """Add the recorded run as the model of the file."""
     for name, content in run.tables.items():
         draft.table(name, content)
@@ -207,7 +207,7 @@ def _partitions(
     modules: Sequence[fx.GraphModule],
     program: Any,
     output: Any,
-    run: Callable[[], Recorded] | None,
+    run: Callable[[], RecordedProgram] | None,
 ) -> None:
     names = [f"Partition{number}" for number in range(len(modules))]
     tables = []

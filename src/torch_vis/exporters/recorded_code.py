@@ -27,7 +27,7 @@ from torch_vis.replay.replay import Replay, ReplayPlan, node_text
 from torch_vis.replay.slicing import needed_nodes
 
 
-class Recorded(NamedTuple):
+class RecordedProgram(NamedTuple):
     """What a file needs of a run: its code, its tables, the tensors from outside by name, and containers renamed."""
 
     code: str
@@ -36,7 +36,7 @@ class Recorded(NamedTuple):
     renamed: set[str]
 
 
-def recorded(graph: Graph, kept: KeptTensors, entry: CallSignature, output: Any) -> Recorded:
+def recorded(graph: Graph, kept: KeptTensors, entry: CallSignature, output: Any) -> RecordedProgram:
     """The code of a recorded run; raises where an operation has no form in Python."""
     writer = _RunWriter(graph, kept, entry)
     renamed: set[str] = set()
@@ -51,7 +51,7 @@ def recorded(graph: Graph, kept: KeptTensors, entry: CallSignature, output: Any)
         "LEAVES": entry.leaves,
         **_results(output, renamed),
     }
-    return Recorded("\n".join(lines), tables, writer.tensors, renamed)
+    return RecordedProgram("\n".join(lines), tables, writer.tensors, renamed)
 
 
 def _results(output: Any, renamed: set[str]) -> dict[str, Any]:

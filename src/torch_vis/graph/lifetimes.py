@@ -250,13 +250,13 @@ class Lifetimes:
         """What each block is for, as numbers of ``Use``."""
         graph, birth = self.graph, self.birth
         phase = np.full(len(birth), -1, dtype=np.int64)
-        born = birth >= 0
-        phase[born] = graph.node_phase[birth[born]]
+        allocated = birth >= 0
+        phase[allocated] = graph.node_phase[birth[allocated]]
         recomputed = np.zeros(len(birth), dtype=bool)
-        recomputed[born] = graph.node_flags[birth[born]] & Flag.RECOMPUTE != 0
+        recomputed[allocated] = graph.node_flags[birth[allocated]] & Flag.RECOMPUTE != 0
         forward = (phase == Phase.FORWARD) | recomputed
         use = np.full(len(birth), Use.TEMPORARY, dtype=np.int64)
-        use[~born] = Use.BUFFER
+        use[~allocated] = Use.BUFFER
         use[forward] = Use.ACTIVATION
         block, node = self.readers
         backward = (graph.node_phase[node] == Phase.BACKWARD) & (node > birth[block])
@@ -296,8 +296,8 @@ class Lifetimes:
         last[self.graph.resize_storage] = self.graph.resize_bytes
         first[self.graph.resize_storage[::-1]] = self.graph.resize_bytes[::-1]
         start = np.bincount(self.use[outside], weights=first[outside], minlength=kinds).astype(np.int64)
-        born = self.birth >= 0
-        result = self._sums(born, self.birth, first)
+        allocated = self.birth >= 0
+        result = self._sums(allocated, self.birth, first)
         freed = self._sums((self.death > 0) & (self.death <= count), self.death - 1, last)
         if count:
             self._follow_sizes(start, result, freed)
@@ -474,8 +474,10 @@ class Lifetimes:
         """The module that each block belongs to: where it was made, or whose parameter or buffer it is."""
         graph = self.graph
         scopes = graph.scope_paths
-        born = np.where(self.birth >= 0, graph.node_scope[np.maximum(self.birth, 0)] if len(graph) else 0, -1)
-        result = [scopes[scope] if scope >= 0 else "" for scope in born.tolist()]
+        scope_made_in = np.where(
+            self.birth >= 0, graph.node_scope[np.maximum(self.birth, 0)] if len(graph) else 0, -1
+        )
+        result = [scopes[scope] if scope >= 0 else "" for scope in scope_made_in.tolist()]
         modules = {module.path for module in graph.modules if module.kind == "module"}
         outside = np.flatnonzero((self.birth < 0) | np.isin(self.use, (Use.GRADIENT, Use.OPTIMIZER_STATE)))
         for block in outside.tolist():

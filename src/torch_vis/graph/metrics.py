@@ -113,7 +113,7 @@ class Column:
 Compute = Callable[[], Mapping[str, Column]]
 
 
-class Later(NamedTuple):
+class LazyColumns(NamedTuple):
     """Columns that are computed when one is first asked for, and recomputed when ``version()`` has changed since."""
 
     compute: Compute
@@ -136,7 +136,7 @@ class Metrics(Mapping[str, Column]):
     def __init__(
         self,
         columns: Mapping[str, Column] | None = None,
-        later: Mapping[str, Later] | None = None,
+        later: Mapping[str, LazyColumns] | None = None,
         seen: Mapping[str, int] | None = None,
     ) -> None:
         self._columns = dict(columns or {})
@@ -158,7 +158,7 @@ class Metrics(Mapping[str, Column]):
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         self._columns, self._later, self._versions = state
 
-    def _compute(self, later: Later, name: str) -> None:
+    def _compute(self, later: LazyColumns, name: str) -> None:
         """Compute a column, and those that come with it, unless it is there and its version is the current one."""
         version = 0 if later.version is None else later.version()
         if name in self._columns and self._versions.get(name) == version:
@@ -199,7 +199,7 @@ class Metrics(Mapping[str, Column]):
         >>> metrics["flops"].total()
         6
         """
-        later, columns = Later(compute, version), self._columns
+        later, columns = LazyColumns(compute, version), self._columns
         computed = [
             name for name in names if name not in columns or (version is not None and columns[name].uncovered)
         ]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import os
 
     from torch_vis._trace import Trace
-    from torch_vis.exporters.recorded_code import Recorded
+    from torch_vis.exporters.recorded_code import RecordedProgram
     from torch_vis.graph.graph import Graph
 
 
@@ -232,7 +232,7 @@ def save_graph_to_file(extractor: DynamoGraphExtractor | Trace, path: str | os.P
         )
 
 
-def _run_of(trace: Trace) -> Callable[[], Recorded] | None:
+def _run_of(trace: Trace) -> Callable[[], RecordedProgram] | None:
     """What writes the recorded run, where the trace still holds what that needs."""
     kept, entry = trace.kept, trace.entry
     if kept is None or entry is None or trace.error is not None:

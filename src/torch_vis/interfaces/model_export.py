@@ -277,7 +277,7 @@ OPEN = "trace with such an input, or leave it open with dynamic_shapes"
 ONE = "torch takes a size of 1 for a constant, so give input_for_graph two or more there"
 
 
-class Expected(NamedTuple):
+class ExpectedInput(NamedTuple):
     """One input as the graph was traced with it."""
 
     name: str
@@ -407,13 +407,13 @@ class Contract:
                 raise UsageError(f"the graph holds only where {guard}: {values}; trace with such an input")
 
 
-def _expected(name: str, leaf: Any, node: Any) -> Expected:
+def _expected(name: str, leaf: Any, node: Any) -> ExpectedInput:
     if not isinstance(leaf, torch.Tensor):
-        return Expected(name, None, None, None, leaf)
+        return ExpectedInput(name, None, None, None, leaf)
     shape = tuple(
         size if isinstance(size, int) else _plain(size.node.expr) for size in node.meta["val"].shape
     )
-    return Expected(name, shape, leaf.dtype, leaf.device, None)
+    return ExpectedInput(name, shape, leaf.dtype, leaf.device, None)
 
 
 def _plain(expression: Any) -> Any:
@@ -431,7 +431,7 @@ def _guards(nodes: list[Any]) -> list[Any]:
     return []
 
 
-def _check_kind(row: Expected, leaf: Any) -> None:
+def _check_kind(row: ExpectedInput, leaf: Any) -> None:
     if row.shape is None:
         if isinstance(leaf, torch.Tensor) or type(leaf) is not type(row.constant) or leaf != row.constant:
             raise UsageError(

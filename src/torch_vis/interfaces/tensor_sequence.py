@@ -130,7 +130,7 @@ ROLES = [role.name.lower() for role in Role]
 Lists = list[list[int]]
 
 
-class Assigned(NamedTuple):
+class AssignedTensor(NamedTuple):
     """A tensor after a part of it was assigned to: as a whole, it is no value of the graph's."""
 
     value: int  # what it was before
@@ -145,7 +145,7 @@ class Ports(NamedTuple):
     outputs: Lists
     side: Lists
     spellings: dict[int, int]
-    assigned: list[Assigned]
+    assigned: list[AssignedTensor]
 
 
 def ports_of(graph: Graph, steps: OperationSteps, level: Level, calls: Calls) -> Ports:
@@ -164,7 +164,7 @@ def ports_of(graph: Graph, steps: OperationSteps, level: Level, calls: Calls) ->
         ports.spellings[step] = noted.spelling
         if steps.names[step] == "Tensor.__setitem__" and not noted.outputs and noted.inputs[0] >= 0:
             first = min(outputs[step], default=len(making))
-            ports.assigned.append(Assigned(noted.inputs[0], step, first))
+            ports.assigned.append(AssignedTensor(noted.inputs[0], step, first))
         given = _given(noted, inputs[step])
         if given is not None:
             inputs[step] = [newest.get(value, value) for value in given]

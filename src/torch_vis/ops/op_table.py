@@ -295,6 +295,9 @@ FAMILY_BY_NAME: dict[str, str] = {
 RESHAPES = frozenset("view _unsafe_view reshape _reshape_alias flatten unflatten unsqueeze squeeze".split())
 """Operators that give the same elements in the same order another shape."""
 
+UNINITIALIZED = frozenset("empty empty_like empty_strided empty_permuted new_empty new_empty_strided".split())
+"""Operators that give memory without contents. If it is read before an operation wrote to it, unseen code filled it."""
+
 
 def names(*groups: str) -> str:
     """The names of some groups, in one string.

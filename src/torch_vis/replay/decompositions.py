@@ -34,7 +34,7 @@ def lstm_layer(
     True
     """
     if mode != LSTM or len(batch_sizes):
-        raise NotImplementedError("only an LSTM over whole sequences is taken apart")
+        raise NotImplementedError("only an LSTM over whole sequences is decomposed")
     has_biases = options.get("has_biases", rest[2] if len(rest) > 2 else True)
     h, c = hx.reshape(-1, hx.shape[-1]), cx.reshape(-1, cx.shape[-1])
     given = torch.nn.functional.linear(input, w_ih, b_ih + b_hh if has_biases else None)

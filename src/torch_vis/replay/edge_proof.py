@@ -112,11 +112,11 @@ class _Proof:
         self.graph = graph
         self.approximate = approximate
         self.effects = [effects(call, graph.groups) for call in graph.calls]
-        made = graph.value_producer >= 0
+        has_producer = graph.value_producer >= 0
         self.written = np.zeros(len(graph.storage_bytes), dtype=bool)
         self.written[graph.value_storage[graph.out_value[graph.out_slot < 0]]] = True
         # a tensor that torch made unseen, on memory of the run, is read through that memory
-        unseen = ~made & (graph.storage_birth[graph.value_storage] >= 0)
+        unseen = ~has_producer & (graph.storage_birth[graph.value_storage] >= 0)
         self.written[graph.value_storage[unseen]] = True
         self.is_empty = np.array([0 in row.shape for row in graph.types], dtype=bool)
 
@@ -127,9 +127,9 @@ class _Proof:
         graph = self.graph
         made_by, storage = graph.out_node, graph.value_storage[graph.out_value]
         returned = graph.out_slot >= 0
-        born = np.zeros(len(graph.storage_bytes), dtype=bool)
-        born[storage[returned & (graph.storage_birth[storage] == made_by)]] = True
-        for block in np.flatnonzero((graph.storage_birth >= 0) & ~born).tolist():
+        is_returned = np.zeros(len(graph.storage_bytes), dtype=bool)
+        is_returned[storage[returned & (graph.storage_birth[storage] == made_by)]] = True
+        for block in np.flatnonzero((graph.storage_birth >= 0) & ~is_returned).tolist():
             maker = node_text(graph, int(graph.storage_birth[block]))
             raise CheckFailed(f"{maker} is said to make memory block {block}, but returns nothing in it")
         reads = graph.in_kind != SHAPE

@@ -407,8 +407,8 @@ class EditedReplay(Replay):
             same_form(target.name, old, new)
             if value in target.passed:
                 raise UsageError(
-                    f"{target.name!r} hands on what it was given, which others read as well: replace what makes it, or "
-                    "use tv.live, in which calls are told apart"
+                    f"{target.name!r} returns its input as it is, which others read as well: replace what makes it, or "
+                    "use tv.live, which distinguishes calls"
                 )
             self._move(value, new, target.sight, blocks)
 

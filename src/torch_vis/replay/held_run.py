@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from torch_vis.capture.compilers.program import Program
-    from torch_vis.capture.containers import Beside
+    from torch_vis.capture.containers import PlainArgument
     from torch_vis.capture.kept_tensors import KeptTensors
     from torch_vis.graph.metrics import Column, Metrics
 
@@ -96,7 +96,7 @@ class CallSignature:
                 )
         return inputs
 
-    def _refuse_others(self, given: Mapping[str, Beside]) -> None:
+    def _refuse_others(self, given: Mapping[str, PlainArgument]) -> None:
         """Raise where something beside the tensors is another than in the recorded run."""
         for name in [*self._beside, *(name for name in given if name not in self._beside)]:
             was, now = self._beside.get(name), given.get(name)
@@ -165,13 +165,13 @@ class CallSignature:
 
 def _beside_tensors(
     target: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> dict[str, Beside]:
+) -> dict[str, PlainArgument]:
     from torch_vis.capture.containers import beside_tensors, bound_arguments
 
     return beside_tensors(bound_arguments(target, args, kwargs))
 
 
-def _doubt(name: str, was: Beside | None, now: Beside | None) -> str:
+def _doubt(name: str, was: PlainArgument | None, now: PlainArgument | None) -> str:
     """What is to be said of an argument that is no tensor; nothing where it is the same."""
     if was is not None and now is not None and was.kind == now.kind and was.content == now.content:
         if was.content is not None:

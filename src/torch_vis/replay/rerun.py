@@ -281,8 +281,8 @@ class RunPlanner:
                 if target.sight.only:
                     raise UsageError(
                         f"replacing {target.name!r} would change nothing: nothing that the run gives depends on what "
-                        "is made of it there; if the call hands it on, replace what makes it, or use tv.live, in which "
-                        "calls are told apart"
+                        "is made of it there; if the call returns it as it is, replace what makes it, or use tv.live, "
+                        "which distinguishes calls"
                     )
                 writer = self._writer_that_acts(target, numbers)
                 if writer is not None:
@@ -460,8 +460,8 @@ def _patched(planner: RunPlanner, key: Any) -> list[ReplayTarget]:
             raise UsageError(f"{target.name!r} makes no tensor that could be replaced")
         if len(target.passed) == len(target.values) and not target.sight.only:
             raise UsageError(
-                f"module {target.name!r} ran no operation of its own: what it gives on is what it was given; replace "
-                "what makes it, or use tv.live, in which calls are told apart"
+                f"module {target.name!r} ran no operation of its own: it returns its input as it is; replace "
+                "what makes it, or use tv.live, which distinguishes calls"
             )
     return replaced
 

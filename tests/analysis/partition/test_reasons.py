@@ -15,7 +15,7 @@ import torch_vis as tv
 from tests.kit import fusing
 from tests.kit.traced import traced
 from torch_vis.analysis.fusion import groups as merging
-from torch_vis.analysis.fusion.dependences import Rel
+from torch_vis.analysis.fusion.dependences import LoopRelation
 from torch_vis.analysis.partition import parts as reasons
 from torch_vis.analysis.partition.parts import FULL, Parts, touched
 from torch_vis.analysis.partition.report import PartitionReport
@@ -269,4 +269,4 @@ def test_all_rules_at_once_are_the_rules_one_by_one() -> None:
             walk.spread = [int(flow.row_spread[row])]
             first, second = fused.traits[fused.merged[a]], fused.traits[fused.merged[b]]
             assert first is not None and second is not None
-            assert fit == (walk._fit(first, second, 0) == merging.YES), Rel(walk.rel[0])
+            assert fit == (walk._fit(first, second, 0) == merging.YES), LoopRelation(walk.rel[0])

@@ -112,13 +112,13 @@ class Shard(NamedTuple):
             return cls(file, record["first"], batches, segments)
         except (KeyError, TypeError, ValueError) as error:
             raise CorruptFile(
-                f"{where} holds a line that is none of a journal: {inert(shortened(str(error)))}"
+                f"{where} holds a line that no journal has: {inert(shortened(str(error)))}"
             ) from error
 
 
 def _check_numbers(*numbers: Any) -> None:
     if not all(type(number) is int and 0 <= number < LARGEST for number in numbers):
-        raise ValueError("a number is none that a journal has")
+        raise ValueError("a number is out of bounds")
 
 
 class Journal(NamedTuple):
@@ -171,9 +171,9 @@ def read_journal(path: Path) -> Journal:
 def _check_head(head: Mapping[str, Any], path: Path) -> None:
     version, ranks, limits = head.get("version", 0), head.get("ranks", 1), head.get("limits", [])
     if type(version) is not int or type(ranks) is not int:
-        raise CorruptFile(f"{path} begins with a line that is none of a journal")
+        raise CorruptFile(f"{path} begins with a line that no journal has")
     if not isinstance(limits, list) or not all(isinstance(text, str) for text in limits):
-        raise CorruptFile(f"{path} begins with a line that is none of a journal")
+        raise CorruptFile(f"{path} begins with a line that no journal has")
     if version > VERSION:
         raise NewerFile(f"{path} was written by a later version of torch_vis")
 
@@ -201,7 +201,7 @@ def _record(line: bytes, path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise CorruptFile(f"{path} holds a line that cannot be read: {error}") from error
     if not isinstance(record, dict):
-        raise CorruptFile(f"{path} holds a line that is none of a journal")
+        raise CorruptFile(f"{path} holds a line that no journal has")
     return record
 
 

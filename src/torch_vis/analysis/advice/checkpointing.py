@@ -9,7 +9,7 @@ from torch_vis.analysis.machine.hardware import Hardware, amount_bytes
 from torch_vis.analysis.report import Charts, Report
 from torch_vis.api import trace
 from torch_vis.errors import UsageError, takes_kwargs
-from torch_vis.graph.text import count, size
+from torch_vis.graph.text import and_more, count, size
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.text.table_layout import Field, Listing
 
@@ -182,8 +182,4 @@ def _pattern(memory: MemoryReport, paths: tuple[str, ...], type_: str) -> str:
         if row.kind == "module" and row.path.startswith(start) and row.path
     ]
     alike = all(row.type == type_ for row in others if row.path.count(".") == depth)
-    return (
-        f"{start}*"
-        if alike
-        else ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
-    )
+    return f"{start}*" if alike else and_more(paths, 3)

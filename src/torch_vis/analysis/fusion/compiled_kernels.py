@@ -508,7 +508,7 @@ def _share(share: float | None, part: int, rest: int) -> str:
     return f"{_percent(share)} ({part:,} of {part + rest:,})"
 
 
-OPTIMISED = "optimised away, or taken apart so far that its parts cannot be told"
+OPTIMISED = "optimised away, or decomposed so far that its parts cannot be recognised"
 EAGER = "not compiled: torch.compile left it out of the graphs that it made"
 PARTITION = re.compile(r"\bpartition (\d+)")
 ALIASES = {  # operators that become another one before Inductor sees them

@@ -22,7 +22,7 @@ from torch_vis.ops.op_table import LoopKind
 _Pairs = tuple[list[int], list[int]]
 
 
-class Rel(IntEnum):
+class LoopRelation(IntEnum):
     """How the loop of a reader runs over the tensor that it reads."""
 
     ORDER = 0  # not at all: one has to come before the other, or an element is needed at other places
@@ -173,16 +173,16 @@ class Dependences:
         source, target, value, _ = graph.edges(shape=False)
         rows = (graph.value_producer[graph.in_value] >= 0) & (graph.in_kind != Read.SHAPE)
         count = int(rows.sum())  # the rows of the graph's edges that come from arguments stand first
-        rel = np.full(len(source), Rel.ORDER, dtype=np.int64)
+        rel = np.full(len(source), LoopRelation.ORDER, dtype=np.int64)
         numel = np.zeros(len(source), dtype=np.int64)
         spread = np.full(len(source), -1, dtype=np.int64)
         named = graph.in_slot[rows] >= 0
         places = np.flatnonzero(named & ~self.is_view[target[:count]])
         rel[places], numel[places], spread[places] = self._relations(value[places], target[places])
         viewed = np.flatnonzero(named & self.is_view[target[:count]])
-        rel[viewed] = Rel.SAME
+        rel[viewed] = LoopRelation.SAME
         # the same, by row of in_value
-        self.row_rel = np.full(len(graph.in_value), int(Rel.ORDER), dtype=np.int64)
+        self.row_rel = np.full(len(graph.in_value), int(LoopRelation.ORDER), dtype=np.int64)
         self.row_spread = np.full(len(graph.in_value), -1, dtype=np.int64)
         self.row_rel[rows], self.row_spread[rows] = rel[:count], spread[:count]
         direct = source[:count][named].astype(np.int64) * len(graph) + target[:count][named]
@@ -209,7 +209,7 @@ class Dependences:
             rel, spread = relation(root_type, seen_type, self._loops[int(loop[row])])
             rows.append((int(rel), root_type.numel, self.number_of(spread)))
         table = np.array(rows, dtype=np.int64).reshape(-1, 3)[group.reshape(-1)]
-        table[self.kind[target] == LoopKind.OTHER, 0] = Rel.WINDOW
+        table[self.kind[target] == LoopKind.OTHER, 0] = LoopRelation.WINDOW
         return table[:, 0], table[:, 1], table[:, 2]
 
     def _hazards(self, direct: Ints) -> tuple[Ints, Ints]:
@@ -267,7 +267,7 @@ def _ordered(at: list[int], node: list[int], is_write: list[bool]) -> tuple[_Pai
     return read, wrote
 
 
-def relation(under: TensorType, seen: TensorType, loop: LoopNest) -> tuple[Rel, Pattern | None]:
+def relation(under: TensorType, seen: TensorType, loop: LoopNest) -> tuple[LoopRelation, Pattern | None]:
     """How a loop runs over a tensor of type ``under`` that it is given as a view of type ``seen``.
 
     >>> x = TensorType("float32", (2, 3), (3, 1))
@@ -277,30 +277,30 @@ def relation(under: TensorType, seen: TensorType, loop: LoopNest) -> tuple[Rel, 
     >>> relation(x, x._replace(shape=(3, 2), stride=(1, 3)), LoopNest(LoopKind.POINT, (3, 2)))[0].name
     'TURNED'
     >>> relation(TensorType("float32", (2, 1), (1, 1)), TensorType("float32", (2, 1), (1, 1)), point)
-    (<Rel.SPREAD: 3>, ((2, False), (3, True)))
+    (<LoopRelation.SPREAD: 3>, ((2, False), (3, True)))
     """
     if loop.kind not in (LoopKind.POINT, LoopKind.ROWS, LoopKind.JOIN):
-        return Rel.WINDOW, None
+        return LoopRelation.WINDOW, None
     if len(under.stride) != len(under.shape) or len(seen.stride) != len(seen.shape):
-        return Rel.WINDOW, None
+        return LoopRelation.WINDOW, None
     shown = tuple(size if step else 1 for size, step in zip(seen.shape, seen.stride))
     whole = _product(shown) == under.numel and not any(
         size > 1 and step == 0 for size, step in zip(under.shape, under.stride)
     )
     if not whole:
-        return Rel.WINDOW, None
+        return LoopRelation.WINDOW, None
     turned = _runs(under.shape, under.stride) != _runs(shown, seen.stride)
     if loop.kind == LoopKind.JOIN:
-        return (Rel.WINDOW if turned else Rel.PART), None
+        return (LoopRelation.WINDOW if turned else LoopRelation.PART), None
     if _product(shown) == _product(loop.shape):
-        return (Rel.TURNED if turned else Rel.SAME), None
+        return (LoopRelation.TURNED if turned else LoopRelation.SAME), None
     aligned = (1,) * (len(loop.shape) - len(shown)) + shown
     fits = len(aligned) == len(loop.shape) and all(
         a in (1, size) for a, size in zip(aligned, loop.shape, strict=True)
     )
     if not fits or turned:
-        return Rel.WINDOW, None
-    return Rel.SPREAD, pattern(
+        return LoopRelation.WINDOW, None
+    return LoopRelation.SPREAD, pattern(
         loop.shape, [a == 1 and size > 1 for a, size in zip(aligned, loop.shape, strict=True)]
     )
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.fusion.dependences import DependenceEdges, Dependences, Rel
+from torch_vis.analysis.fusion.dependences import DependenceEdges, Dependences, LoopRelation
 from torch_vis.graph import Column, Graph
 from torch_vis.graph.schema import Flag
 from torch_vis.graph.schema import Kind as Read
@@ -193,7 +193,7 @@ class _Walk:
             if fit == NO or (fit == INLINE and self.forward):
                 return False
             inline = inline or fit == INLINE
-            merged = _joined(merged, other, self.rel[edge] == Rel.TURNED)
+            merged = _joined(merged, other, self.rel[edge] == LoopRelation.TURNED)
         if inline and (len(leaders) > 1 or any(self.find(near[e]) != leaders[0] for e in range(start, stop))):
             return False  # what is computed where it is used has no other user
         chief = leaders[0]
@@ -205,7 +205,7 @@ class _Walk:
     def _fit(self, a: Traits, b: Traits, edge: int) -> int:
         """Whether ``b`` can take what it reads of ``a`` in one loop with it."""
         rel, size = self.rel[edge], self.numel[edge]
-        if rel in (Rel.ORDER, Rel.WINDOW) or (a.turned and a.pattern >= 0):
+        if rel in (LoopRelation.ORDER, LoopRelation.WINDOW) or (a.turned and a.pattern >= 0):
             return NO
         inline = NO
         if a.pattern < 0 and not (a.heavy or a.draws or a.result):
@@ -213,15 +213,20 @@ class _Walk:
         if b.turned and (b.pattern >= 0 or a.pattern >= 0):
             return inline
         rows = self.kept[a.pattern] if a.pattern >= 0 else -1
-        if rel == Rel.SAME:
+        if rel == LoopRelation.SAME:
             if size == a.numel == b.numel or (size == rows and (a.pattern == b.pattern or b.numel == size)):
                 return YES
             if b.pattern >= 0 and a.pattern < 0 and size == a.numel == self.kept[b.pattern]:
                 return YES
-        elif rel == Rel.TURNED:
+        elif rel == LoopRelation.TURNED:
             if size == a.numel == b.numel and a.pattern < 0 and not a.heavy:
                 return YES
-        elif rel == Rel.SPREAD and size == rows > 1 and self.spread[edge] == a.pattern and a.numel == b.numel:
+        elif (
+            rel == LoopRelation.SPREAD
+            and size == rows > 1
+            and self.spread[edge] == a.pattern
+            and a.numel == b.numel
+        ):
             return YES
         return inline
 
@@ -425,7 +430,7 @@ class Fusion:
         """The readers of dependences inside groups that carry bytes from one kernel to another."""
         edges = self.flow.edges
         group = self.of[edges.target]
-        inner = (group >= 0) & (self.of[edges.source] == group) & (edges.rel != Rel.ORDER)
+        inner = (group >= 0) & (self.of[edges.source] == group) & (edges.rel != LoopRelation.ORDER)
         return edges.target[inner & self.is_kernel[edges.target]]
 
     def kind(self, group: int) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from torch_vis.analysis.gradients.nan_origin import first_with, origins
 from torch_vis.analysis.gradients.report import STUCK_NOTE, Rectifier, place, stuck_listing, stuck_rows
-from torch_vis.analysis.gradients.tensor_stats import Stuck, contents_and_norms, outside_faults
+from torch_vis.analysis.gradients.tensor_stats import InactiveUnits, contents_and_norms, outside_faults
 from torch_vis.analysis.report import Charts, Report, most
 from torch_vis.errors import TensorsMissing
 from torch_vis.graph.graph import Graph, Node
@@ -81,7 +81,7 @@ class HealthReport(Report):
         """The graph of the run."""
         self.columns: dict[str, Column]
         """What was found of every operation."""
-        self._stuck: dict[int, Stuck] | None = None
+        self._stuck: dict[int, InactiveUnits] | None = None
         if run.kept is None and all(name in run.metrics for name in (*COLUMNS, *GIVEN)):
             self.columns = {name: run.metrics[name] for name in (*COLUMNS, *GIVEN)}
             return
@@ -156,7 +156,9 @@ class HealthReport(Report):
             return stuck_rows(self.graph, self._stuck)
         rows = []
         for node in np.flatnonzero(self.columns["units"].known_rows).tolist():
-            row = stuck_rows(self.graph, {node: Stuck(int(self.columns["units"].values[node]), [], [])})[0]
+            row = stuck_rows(
+                self.graph, {node: InactiveUnits(int(self.columns["units"].values[node]), [], [])}
+            )[0]
             dead, saturated = (int(self.columns[name].values[node]) for name in UNITS[1:])
             rows.append(row._replace(dead=dead, saturated=saturated))
         return sorted(rows, key=lambda row: -(row.dead + row.saturated) / max(1, row.units))
@@ -299,7 +301,9 @@ class HealthReport(Report):
             "of a module of its forward operations"
         ]
         if self._stuck is None:
-            result.append("from the columns of a file: which units are stuck is not in it, only how many")
+            result.append(
+                "from the columns of a file: which units are dead or saturated is not in it, only how many"
+            )
         return [*result, STUCK_NOTE] if self.activations else result
 
     def charts(self) -> Charts:

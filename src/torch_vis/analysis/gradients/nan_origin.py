@@ -94,7 +94,7 @@ def left_out(graph: Graph, kept: KeptTensors | None, spoilt: int, elements: int,
     }
     given = {name: number for name, number in given.items() if number}
     if spoilt and spoilt == elements:
-        why = f" (it came in with {', '.join(given)})" if given else ""
+        why = f" (the run starts with it, in {', '.join(given)})" if given else ""
         raise UsageError(f"all of the output is NaN or infinite{why}, so {so}")
     return {**given, "the output": spoilt} if spoilt else given
 

@@ -14,7 +14,7 @@ import numpy as np
 from torch_vis.analysis.gradients.accumulation import accumulation_note, filled_before
 from torch_vis.analysis.gradients.nan_origin import Origins, first_with, origins
 from torch_vis.analysis.gradients.tensor_stats import (
-    Stuck,
+    InactiveUnits,
     contents_and_norms,
     frozen_parameters,
     outside_faults,
@@ -353,7 +353,7 @@ class GradientsReport(Report):
         ]
 
 
-def stuck_rows(graph: Graph, stuck: Mapping[int, Stuck]) -> list[Rectifier]:
+def stuck_rows(graph: Graph, stuck: Mapping[int, InactiveUnits]) -> list[Rectifier]:
     """The activations of which it is known how many units are dead or saturated, those with most first."""
     rows = []
     for number, result in stuck.items():

@@ -21,13 +21,13 @@ from torch_vis.graph.metrics import Column
 from torch_vis.graph.schema import Flag, Phase, Role
 from torch_vis.graph.types import Bools, Ints
 from torch_vis.ops.names import is_backward, is_in_place, plain_name
-from torch_vis.ops.op_table import RESHAPES
+from torch_vis.ops.op_table import RESHAPES, UNINITIALIZED
 from torch_vis.replay.replay import replay_context
 from torch_vis.replay.stepper import Stepper, observe
 
 ORDERED = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16})
 CONTENTS = ("norm", "nans", "infs", "units", "dead_units")
-UNFILLED = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize"})
+UNFILLED = UNINITIALIZED | {"resize"}
 
 
 def contents(graph: Graph, kept: KeptTensors | None) -> dict[str, Column]:
@@ -44,7 +44,7 @@ def contents(graph: Graph, kept: KeptTensors | None) -> dict[str, Column]:
 
 def contents_and_norms(
     graph: Graph, kept: KeptTensors | None, values: Iterable[int], *, health: bool = False
-) -> tuple[dict[str, Column], dict[int, float], dict[int, Stuck]]:
+) -> tuple[dict[str, Column], dict[int, float], dict[int, InactiveUnits]]:
     """Those columns, the norm of some values when they were made, and by operation the dead and saturated units.
 
     All come of one run. For a report on its ``health``, there are ``lowest``, ``highest`` and ``saturated_units`` too,
@@ -58,7 +58,7 @@ def contents_and_norms(
     wanted = np.array(sorted(values), dtype=np.int64)
     norms = {value: _norm(tensor) for value, tensor in outside_tensors(graph, kept, wanted)}
     indices = made_where(graph, wanted)
-    stuck: dict[int, Stuck] = {}
+    stuck: dict[int, InactiveUnits] = {}
     run = Stepper(graph, kept)
     activations = Activations(run, every=health)
     ranges = {name: np.zeros(count) for name in ("lowest", "highest")}
@@ -349,7 +349,7 @@ FLATTEN = frozenset(
 )
 
 
-class Stuck(NamedTuple):
+class InactiveUnits(NamedTuple):
     """Of the units that an operation gives, those that are stuck at zero (dead) and elsewhere (saturated)."""
 
     units: int
@@ -380,7 +380,7 @@ class Activations:
         if self._read is not None:
             self._read = self._read.clone()
 
-    def stuck(self, node: int, outputs: torch.Tensor) -> Stuck | None:
+    def stuck(self, node: int, outputs: torch.Tensor) -> InactiveUnits | None:
         """The dead and saturated units of the output that an activation has just made, None where that is unknown."""
         given = self._read if self._in_place[node] else self._given(node)
         graph, value = self.run.graph, self.run.graph.out_value[self.run.graph.out_start[node]]
@@ -403,7 +403,7 @@ class Activations:
 
 def stuck_units(
     call: Call, given: torch.Tensor | None, outputs: torch.Tensor, axis: int = -1
-) -> Stuck | None:
+) -> InactiveUnits | None:
     """The dead and saturated units of an activation's output, by its input; None where that is unknown.
 
     Zero alone does not tell: GELU and SiLU of zero are zero, and let gradients through. So the slope is asked for where
@@ -420,7 +420,7 @@ def stuck_units(
     first = outputs[tuple(slice(None) if number == axis else slice(0, 1) for number in range(outputs.dim()))]
     units = (outputs == first).all(dim=rest).nonzero().flatten()
     if not len(units):
-        return Stuck(outputs.shape[axis], [], [])
+        return InactiveUnits(outputs.shape[axis], [], [])
     level = first.reshape(-1)[units]
     if given is not None and _has_slope(given) and given.shape == outputs.shape:
         flat = (_slope(call, given.index_select(axis, units)) == 0).all(dim=rest)
@@ -428,7 +428,7 @@ def stuck_units(
         flat = level == 0
     else:
         return None
-    return Stuck(
+    return InactiveUnits(
         outputs.shape[axis], units[flat & (level == 0)].tolist(), units[flat & (level != 0)].tolist()
     )
 

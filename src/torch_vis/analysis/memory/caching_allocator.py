@@ -162,7 +162,7 @@ def simulate_caching(
         address[block] = pool.take(int(size[block]))
     order = np.flatnonzero(mine & (blocks.birth >= 0))
     order = order[np.argsort(blocks.birth[order], kind="stable")]
-    born = np.split(order, np.searchsorted(blocks.birth[order], np.arange(1, count))) if count else []
+    made_at = np.split(order, np.searchsorted(blocks.birth[order], np.arange(1, count))) if count else []
     dying = [(int(death[block]), block) for block in address if death[block] <= count]
     heapq.heapify(dying)
     resized = _resizes(graph, mine)
@@ -176,7 +176,7 @@ def simulate_caching(
         for amount in kept.get(node, ()):
             pool.take(amount)
         extra = pool.take(int(scratch[node])) if scratch is not None and scratch[node] else None
-        for block in born[node].tolist():
+        for block in made_at[node].tolist():
             if block not in stands_for and size[block]:
                 address[block] = pool.take(int(size[block]))
                 if death[block] <= count:

@@ -125,10 +125,10 @@ class Checkpointing:
         scope = graph.node_scope[node].astype(np.int64)
         np.minimum.at(low, block, scope)
         np.maximum.at(high, block, scope)
-        born = np.unique(block)
-        born = born[~self.steps.held[born]]
+        needed = np.unique(block)
+        needed = needed[~self.steps.held[needed]]
         # scopes are numbered as they are entered: what contains the first and the last contains those between
-        result[born] = self.tree.common(low[born], high[born])
+        result[needed] = self.tree.common(low[needed], high[needed])
         return result
 
     def _kept_inputs(self) -> Floats:
@@ -314,7 +314,7 @@ def paths_of(item: Any) -> list[Any]:
     wrong = [path for path in paths if not isinstance(path, (str, Selector)) and not callable(path)]
     if wrong:
         raise UsageError(
-            f'modules are told by their paths or patterns, "encoder.layer.*" say, not by {wrong[0]!r}'
+            f'name modules by their paths or patterns, "encoder.layer.*" say, not by {wrong[0]!r}'
         )
     return paths
 

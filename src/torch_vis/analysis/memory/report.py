@@ -82,7 +82,7 @@ RANDOM = (  # what torch.utils.checkpoint keeps besides tensors that operations 
 POINTS = 2000  # along a timeline; beyond, the highest of each stretch is drawn
 
 
-class Again(NamedTuple):
+class RecomputedModule(NamedTuple):
     """A module whose calls are recomputed in backward, and what that costs; None where it is unknown."""
 
     path: str
@@ -185,12 +185,12 @@ class CheckpointedReport(Report):
             result.append(RANDOM)
         if self._repeated:
             result.append(
-                "backward came by the same forward pass more than once: torch would compute the calls again each time "
+                "backward went through the same forward pass more than once: torch would recompute the calls each time "
                 "and keep nothing in between, which is not followed here; the new peak may be lower"
             )
         if self._retained:
             result.append(
-                "backward let go of nothing that was saved: it is taken to be held by the program; if it was kept by "
+                "backward freed nothing that was saved: it is taken to be held by the program; if it was kept by "
                 "retain_graph=True, the new peak may be lower"
             )
         if self.predicted:
@@ -206,7 +206,7 @@ AGAIN = (
 )  # fmt: skip
 
 
-def _modules(run: Checkpointing, scopes: list[int], predicted: bool) -> list[Again]:
+def _modules(run: Checkpointing, scopes: list[int], predicted: bool) -> list[RecomputedModule]:
     """The modules of some calls, each once."""
     flops, times = run.extra("flops"), None if predicted else run.extra("time_ns")
     calls: dict[int, list[int]] = {}
@@ -218,7 +218,7 @@ def _modules(run: Checkpointing, scopes: list[int], predicted: bool) -> list[Aga
         costs = [
             None if known is None else _sum([known[scope] for scope in inside]) for known in (flops, times)
         ]
-        result.append(Again(module.path, module.type, len(inside), *costs))
+        result.append(RecomputedModule(module.path, module.type, len(inside), *costs))
     return result
 
 
@@ -355,7 +355,7 @@ class MemoryReport(Report):
         try:
             number = index(node)
         except TypeError:
-            raise UsageError(f"an operation is told by itself or by its number, not by {node!r}") from None
+            raise UsageError(f"name an operation by its node or its number, not by {node!r}") from None
         if not 0 <= number < len(self.graph):
             has = f"operations 0 to {len(self.graph) - 1:,}" if len(self.graph) else "no operations"
             raise UsageError(f"there is no operation {number:,}: this run has {has}")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from torch_vis.analysis.fusion.dependences import Rel
+from torch_vis.analysis.fusion.dependences import LoopRelation
 from torch_vis.analysis.fusion.groups import Fusion, fuse
 from torch_vis.errors import GraphError, UsageError, no_match
 from torch_vis.graph import Column, Graph
@@ -68,7 +68,7 @@ class Cut(NamedTuple):
         return self.homes is not None
 
 
-class Touched(NamedTuple):
+class ValueAccesses(NamedTuple):
     """Which operation touches which value, views looked through: what it reads and what it makes."""
 
     node: Ints
@@ -117,7 +117,7 @@ def module_calls(graph: Graph, depth: int) -> Ints:
     return np.array(at, dtype=np.int64)[graph.node_scope]
 
 
-def touched(fused: Fusion) -> Touched:
+def touched(fused: Fusion) -> ValueAccesses:
     """Every pair of an operation and a value that it reads or makes, each once."""
     graph, flow = fused.graph, fused.flow
     reads = np.flatnonzero((graph.in_kind != Read.SHAPE) & ~flow.is_view[graph.in_node])
@@ -126,7 +126,7 @@ def touched(fused: Fusion) -> Touched:
     node = np.concatenate([graph.in_node[reads], producer[makes]]).astype(np.int64)
     value = np.concatenate([flow.root[graph.in_value[reads]], graph.out_value[makes]])
     pairs = np.unique(node * max(len(graph.value_type), 1) + value)
-    return Touched(*divmod(pairs, max(len(graph.value_type), 1)))
+    return ValueAccesses(*divmod(pairs, max(len(graph.value_type), 1)))
 
 
 def _check(depth: int | None, budget: Budget) -> None:
@@ -392,8 +392,10 @@ class Reasons:
         fits = self._fits(a, b, rows, graph.in_value[rows])
         sums = (a.pattern >= 0) | (b.pattern >= 0)
         other_axes = (a.pattern >= 0) & (b.pattern >= 0) & (a.pattern != b.pattern)
-        turned = (rel == Rel.TURNED) | (a.turned & (a.pattern >= 0)) | (b.turned & sums)
-        in_place = (rel == Rel.ORDER) | (kind[producer] == LoopKind.FREE) | (kind[reader] == LoopKind.FREE)
+        turned = (rel == LoopRelation.TURNED) | (a.turned & (a.pattern >= 0)) | (b.turned & sums)
+        in_place = (
+            (rel == LoopRelation.ORDER) | (kind[producer] == LoopKind.FREE) | (kind[reader] == LoopKind.FREE)
+        )
         tests = (
             graph.node_phase[producer] != graph.node_phase[reader],
             ((flow.device[producer] != flow.device[reader]) & (flow.device[reader] >= 0)) | elsewhere[reader],
@@ -401,10 +403,10 @@ class Reasons:
             custom[producer] | custom[reader],
             ((flags[producer] | flags[reader]) & RECORDED) != 0,
             owner[producer] != owner[reader] if owner is not None else np.zeros(len(rows), dtype=bool),
-            (kind[reader] == LoopKind.HEAVY) & (rel != Rel.ORDER),
+            (kind[reader] == LoopKind.HEAVY) & (rel != LoopRelation.ORDER),
             (kind[reader] == LoopKind.OTHER) | (kind[producer] == LoopKind.OTHER),
-            (kind[reader] == LoopKind.GATHER) & (rel != Rel.ORDER),
-            (rel == Rel.WINDOW) | (turned & ~fits & ~in_place),
+            (kind[reader] == LoopKind.GATHER) & (rel != LoopRelation.ORDER),
+            (rel == LoopRelation.WINDOW) | (turned & ~fits & ~in_place),
             other_axes | (sums & (a.heavy | b.heavy)) | (sums & ~fits & ~in_place),
             ~fits & ~in_place,
             in_place,
@@ -438,10 +440,14 @@ class Reasons:
         sums, same = kept[a.pattern], (size == a.numel) & (a.numel == b.numel)
         before = (b.pattern >= 0) & (a.pattern < 0) & (size == a.numel) & (a.numel == kept[b.pattern])
         after = (size == sums) & ((a.pattern == b.pattern) | (b.numel == size))
-        fits = (rel == Rel.SAME) & (same | before | after)
-        fits |= (rel == Rel.TURNED) & same & (a.pattern < 0) & ~a.heavy
+        fits = (rel == LoopRelation.SAME) & (same | before | after)
+        fits |= (rel == LoopRelation.TURNED) & same & (a.pattern < 0) & ~a.heavy
         fits |= (
-            (rel == Rel.SPREAD) & (size == sums) & (sums > 1) & (spread == a.pattern) & (a.numel == b.numel)
+            (rel == LoopRelation.SPREAD)
+            & (size == sums)
+            & (sums > 1)
+            & (spread == a.pattern)
+            & (a.numel == b.numel)
         )
         fits &= ~(a.turned & (a.pattern >= 0))
         return fits & ~(b.turned & ((a.pattern >= 0) | (b.pattern >= 0)))
@@ -451,7 +457,7 @@ class Reasons:
         if not (reason == OPEN).any():
             return
         edges, random = self.flow.edges, (self.graph.node_flags & Flag.RANDOM) != 0
-        ordered = (edges.rel == Rel.ORDER) & ~(random[edges.source] & random[edges.target])
+        ordered = (edges.rel == LoopRelation.ORDER) & ~(random[edges.source] & random[edges.target])
         after = self.part[edges.source[ordered]] * self.count + self.part[edges.target[ordered]]
         pair = a * self.count + b
         reason[(reason == OPEN) & np.isin(pair, after)] = REASONS.index(MEMORY)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from torch_vis.capture.assembling.api_calls import api_calls
-from torch_vis.capture.assembling.edges import Guess, ValueMemory, resolve_reads
+from torch_vis.capture.assembling.edges import GuessedReads, ValueMemory, resolve_reads
 from torch_vis.capture.assembling.log import (
     OpInputs,
     UnseenCost,
@@ -94,7 +94,7 @@ class Assembly(NamedTuple):
     graph: Graph
     metrics: Metrics
     # reads that may name more than they take, by block; values by their number in the graph
-    guesses: list[Guess]
+    guesses: list[GuessedReads]
     # for each of the recorder's values, its number in the graph; one that the graph leaves out has the number before it
     numbers: Ints
     # how much more or less than what was taken off the run's time recording may have taken
@@ -122,7 +122,7 @@ class _Assembler:
         self._read_values()
         self._read_results()
         self._follow_aliases()
-        guesses = self._resolve()
+        guesses = self._resolve_reads()
         self.node_link = forward_of(self.rows, self.rec.calls, self.inputs, self.producer)
         self._set_scopes_and_phases()
         self._set_roles_and_names()
@@ -130,7 +130,7 @@ class _Assembler:
         self._set_message_phases()
         numbers = self._fill()
         graph = self.builder.build()
-        guesses = [Guess(int(numbers[guess.base]), guess.nodes) for guess in guesses]
+        guesses = [GuessedReads(int(numbers[guess.base]), guess.nodes) for guess in guesses]
         unseen = unseen_cost(self.rec, self.rows)
         return Assembly(graph, self._metrics(graph, unseen), guesses, numbers, unseen.error, self.stands_for)
 
@@ -187,11 +187,12 @@ class _Assembler:
     def _live_outputs(self) -> list[ResultTensor]:
         """What a block leaves behind: tensors it made that are alive and that no forward operation went on to use."""
         escapes = np.array([info.plan.escape for info in self.rec.calls], dtype=bool)
-        does_not_use = self.rows.backward != FORWARD
+        # backward, and an operation that only shows Python a number, go on with nothing
+        is_consumer = self.rows.backward == FORWARD
         if len(escapes):
-            does_not_use |= escapes[self.rows.call]
+            is_consumer &= ~escapes[self.rows.call]
         consumed = np.zeros(len(self.value_storage), dtype=bool)
-        consumed[self.inputs.value[~does_not_use[self.inputs.node]]] = True
+        consumed[self.inputs.value[is_consumer[self.inputs.node]]] = True
         known = {id(result.tensor) for result in self.facts.results}
         alive = [
             (entry.number, tensor)
@@ -205,7 +206,7 @@ class _Assembler:
             for number, tensor in alive
             if not consumed[number] and self.rows.backward[self.producer[number]] == FORWARD
         ]
-        # where the block looked at everything, all that is alive counts
+        # where the block consumed everything, all that is alive counts
         outputs = outputs or alive
         outputs.sort(key=lambda pair: (self._is_by_product(*pair), pair[0]))
         return [
@@ -245,7 +246,7 @@ class _Assembler:
         self.inputs = self.inputs._replace(value=self.stands_for[self.inputs.value])
         self.result_value = self.stands_for[self.result_value]
 
-    def _resolve(self) -> list[Guess]:
+    def _resolve_reads(self) -> list[GuessedReads]:
         """Add the reads through memory; returns those that may name too much.
 
         Each result is taken for a read by a node of its own, after the last operation.

@@ -391,19 +391,19 @@ class ValueMemory(NamedTuple):
     types: list[TensorType]
 
 
-class Guess(NamedTuple):
+class GuessedReads(NamedTuple):
     """A block of memory of which reads name more writes than they may have to: its first value, and the readers."""
 
     base: int
     nodes: list[int]
 
 
-class Resolved(NamedTuple):
+class ResolvedReads(NamedTuple):
     """The reads with hidden ones added, the older value that each value carries, and what was guessed."""
 
     reads: OpInputs
     carries: Ints
-    guesses: list[Guess]
+    guesses: list[GuessedReads]
     # what it took
     steps: int
 
@@ -428,7 +428,7 @@ def resolve_reads(
     views: tuple[Ints, Ints],
     inert: Callable[[int], bool],
     aliases: Ints,
-) -> Resolved:
+) -> ResolvedReads:
     """Follow all memory that is written more than once through time.
 
     ``views`` are nodes that return a value that aliases their inputs, and those values; ``inert(value)`` says whether
@@ -440,7 +440,7 @@ def resolve_reads(
     is_written[memory.storage[memory.writes]] = True
     is_written[memory.storage[aliases]] = True
     if not is_written.any():
-        return Resolved(reads, carries, [], 0)
+        return ResolvedReads(reads, carries, [], 0)
     follower = _Follower(memory, carries, inert, reads.kind.copy())
     for storage, accesses in groupby(_accesses(memory, reads, views, is_written), itemgetter(0)):
         follower.follow(storage, [access for _, access in accesses])
@@ -451,7 +451,7 @@ def resolve_reads(
         np.concatenate([reads.slot, hidden.slot]),
         np.concatenate([kind, hidden.kind]),
     )
-    return Resolved(reads, carries, follower.guesses, follower.steps)
+    return ResolvedReads(reads, carries, follower.guesses, follower.steps)
 
 
 def _accesses(
@@ -485,7 +485,7 @@ class _Follower:
         self.carries = carries
         self.inert = inert
         self.kind = kind
-        self.guesses: list[Guess] = []
+        self.guesses: list[GuessedReads] = []
         self.steps = 0
         # edges that no argument names: reader, value, kind
         self._hidden: tuple[list[int], list[int], list[int]] = [], [], []
@@ -520,7 +520,7 @@ class _Follower:
                 guessed.append(access.node)
         self.steps += buffer.taken
         if guessed:
-            self.guesses.append(Guess(base, guessed))
+            self.guesses.append(GuessedReads(base, guessed))
 
     def _read(
         self, access: Access, buffer: Buffer, origins: Origins, seen: dict[int, Origins], from_outside: bool

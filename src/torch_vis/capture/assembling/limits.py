@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torch_vis.capture.assembling.api_calls import HAS_POSITIONS
-from torch_vis.capture.assembling.edges import Guess
+from torch_vis.capture.assembling.edges import GuessedReads
 from torch_vis.capture.recording.recorder import Recorder
 from torch_vis.capture.recording.source_lines import resolve
 from torch_vis.graph.call import short_name
@@ -76,7 +76,7 @@ class PackedWeights(NamedTuple):
 
 
 def describe_limits(
-    rec: Recorder, graph: Graph, guesses: list[Guess], packed: PackedWeights
+    rec: Recorder, graph: Graph, guesses: list[GuessedReads], packed: PackedWeights
 ) -> tuple[Limit, ...]:
     """One sentence for each kind of thing that is not in the graph, with the source lines it happened at."""
     limits = _escapes(rec, graph)
@@ -130,10 +130,10 @@ def _where(rec: Recorder, graph: Graph, number: int, node: int) -> tuple[str, st
     return words, None if site is None else f"{site.file}:{site.line}"
 
 
-def _guess_limits(graph: Graph, guesses: list[Guess]) -> list[Limit]:
+def _guess_limits(graph: Graph, guesses: list[GuessedReads]) -> list[Limit]:
     """The limits about reads with edges too many: one for all blocks that the same lines made and read."""
     count = len(graph)
-    groups: dict[tuple[str, Site | None], list[Guess]] = {}
+    groups: dict[tuple[str, Site | None], list[GuessedReads]] = {}
     for guess in guesses:
         reader = guess.nodes[0]
         site = graph.nodes[reader].site if reader < count else None

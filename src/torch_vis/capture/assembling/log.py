@@ -176,8 +176,8 @@ def memory_columns(
     Along storages: the operations that made them and before which they died, their first and their largest size.
     ``reused`` are storages that take the place of another in a run without a recorder, which then frees nothing.
     """
-    born = np.flatnonzero(birth >= 0)
-    alloc = np.bincount(birth[born], weights=first[born], minlength=count)[:count].astype(np.int64)
+    allocated = np.flatnonzero(birth >= 0)
+    alloc = np.bincount(birth[allocated], weights=first[allocated], minlength=count)[:count].astype(np.int64)
     # the size of a storage when it died: that after the last time that it was resized
     last = largest.copy()
     for storage, size, _ in rec.resizes:

@@ -70,7 +70,7 @@ class CaptureRequest(NamedTuple):
 
 
 @dataclass
-class Captured:
+class CapturedProgram:
     """A program that a front-end gave, and what runs it under the recorder."""
 
     program: Program
@@ -103,7 +103,7 @@ def prepare(
     options: Options,
     *,
     partial: bool = False,
-) -> Captured:
+) -> CapturedProgram:
     """A program, and what runs it: called inside the capture, it gives the model's output.
 
     With ``partial``, a model that raises while it is captured is run without the compiler, as far as it goes.
@@ -127,7 +127,7 @@ def prepare(
         text = f"the model raised while {via} captured it: this is what ran of it without {via}"
         limits = (Limit(text, kind="program"),)
     program.compile_ns = time.perf_counter_ns() - started
-    return Captured(program, program_run, run, clean_up.run, limits)
+    return CapturedProgram(program, program_run, run, clean_up.run, limits)
 
 
 # ---------------------------------------------------------------- fx

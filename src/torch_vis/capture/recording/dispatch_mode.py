@@ -42,7 +42,7 @@ from torch_vis.ops.schemas import numbers_as_tensors
 
 getframe = sys._getframe
 grad_enabled = torch.is_grad_enabled
-# how a profiler's range begins in which an optimizer lets go of gradients: no operation does
+# how the name of the profiler's range of ``zero_grad()`` begins, which frees gradients without an operation
 ZEROING = "Optimizer.zero_grad#"
 # stands for a tensor in the key by which equal calls are recognised
 SLOT = object()
@@ -103,9 +103,9 @@ class RecordMode(TorchDispatchMode):
                 return NotImplemented
         if rec.open_steps and get_ident() in rec.open_steps:
             rec.end_lost_step(get_ident(), getframe())
-        if plan.apart:
+        if plan.is_special:
             if not plan.takes_storage:
-                return self._run_apart(plan, args, kwargs or {})
+                return self._run_special(plan, args, kwargs or {})
             func, args = storage_as_tensor(args)
             plan = rec.plans.get(id(func)) or rec.plan(func)
 
@@ -339,7 +339,7 @@ class RecordMode(TorchDispatchMode):
         self.recorder.uncaptured["compiled"] += info.compiled
         return plan.run(*args, **(kwargs or {}))
 
-    def _run_apart(self, plan: OpPlan, args: Any, kwargs: Any) -> Any:
+    def _run_special(self, plan: OpPlan, args: Any, kwargs: Any) -> Any:
         """Run an operation that talks to other ranks, waits for them, or is Python inside."""
         frame = getframe().f_back
         site, in_engine, left_out = self.recorder.called_from(frame)

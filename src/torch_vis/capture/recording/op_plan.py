@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from torch_vis.ops.collectives import Collective, collective, is_wait
+from torch_vis.ops.op_table import UNINITIALIZED
 
 # Operators that look only at the geometry of the tensor at these argument positions.
 SHAPE_ONLY: dict[str, tuple[int, ...]] = {
@@ -70,9 +71,6 @@ UNDECLARED: dict[str, tuple[tuple[int, ...], int | None]] = {
     "instance_norm": ((3, 4), 5),
 }
 
-# Operators that give memory without contents. If it is read before an operation wrote to it, unseen code filled it.
-UNINITIALIZED = frozenset("empty empty_like empty_strided empty_permuted new_empty new_empty_strided".split())
-
 # Operators whose result may carry a conjugate or negative bit.
 CONJ_OR_NEG = frozenset("_conj _neg_view conj adjoint mH imag real matrix_H positive".split())
 
@@ -121,7 +119,6 @@ class OpPlan:
     """What the recorder needs to know of one operator, worked out at its first call."""
 
     __slots__ = (
-        "apart",
         "calls",
         "collective",
         "conj_or_neg",
@@ -130,6 +127,7 @@ class OpPlan:
         "inlined",
         "is_detach",
         "is_hop",
+        "is_special",
         "is_view",
         "lifts",
         "mixes_numbers",
@@ -165,8 +163,8 @@ class OpPlan:
         self.collective: Collective | None = None
         # torch's own Python for it, where its schema does not say what it writes
         self.inlined: Callable[..., Any] | None = None
-        # whether it is recorded in another way than most
-        self.apart = False
+        # whether it is recorded another way than most: the mode's ``_run_special``, or a storage as a tensor
+        self.is_special = False
         self.is_detach = func is torch.ops.aten.detach.default
         self.is_hop = isinstance(func, torch._ops.HigherOrderOperator)
         if isinstance(func, torch._ops.OpOverload):
@@ -205,12 +203,12 @@ class OpPlan:
             self.lifts = short == "lift_fresh"
             self.uninitialized = short in UNINITIALIZED
             self.conj_or_neg = short in CONJ_OR_NEG
-            self.takes_storage = self.apart = self.name.startswith("aten::set_.source_Storage")
+            self.takes_storage = self.is_special = self.name.startswith("aten::set_.source_Storage")
         elif schema.name in INLINED:
-            self.inlined, self.apart = INLINED[schema.name](), True
+            self.inlined, self.is_special = INLINED[schema.name](), True
         else:
             self.collective = collective(self.name)
-            self.apart = self.collective is not None or is_wait(self.name)
+            self.is_special = self.collective is not None or is_wait(self.name)
 
     def fresh(self) -> OpPlan:
         """The same plan with no calls numbered yet."""

@@ -140,13 +140,13 @@ class CallForms:
         alive = {number: tensor() for number, tensor in self.recorder.external_tensors.items()}
         # reversed, so that a tensor has the number of its first version, which is what the calls had
         numbers = {id(tensor): number for number, tensor in reversed(alive.items()) if tensor is not None}
-        found: list[int | None] = []
+        late_numbers: list[int | None] = []
         for reference, address in self.unseen:
             tensor = reference()
-            there = tensor is not None and _address(tensor) == address
-            found.append(numbers.get(id(tensor)) if there else None)
+            in_place = tensor is not None and _address(tensor) == address
+            late_numbers.append(numbers.get(id(tensor)) if in_place else None)
         for forms, scope, form in self.late:
-            forms[scope] = completed(forms[scope], renumbered(form, found.__getitem__))
+            forms[scope] = completed(forms[scope], renumbered(form, late_numbers.__getitem__))
         self.late.clear()
         self.unseen.clear()
         self.open.clear()
@@ -164,7 +164,7 @@ class CallForms:
         return given, self.returned
 
     def _follow(self, forms: dict[int, Any], scope: int, item: Any) -> None:
-        """Note the tensors of a call that no operation has seen by its end, as where it hands on what it was given."""
+        """Note the tensors of a call that no operation has seen by its end, as where the call returns its input."""
         self.late.append((forms, scope, form_of(item, self._refer)))
 
     def _refer(self, tensor: Tensor) -> int:

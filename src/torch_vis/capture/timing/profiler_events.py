@@ -180,7 +180,7 @@ def _why_attached(asked: str | None, version: str | None) -> str | None:
         return f"{slower}: {TEARDOWN}=0 is in the environment"
     if version is not None and tuple(int(part) for part in version.split(".")[:2]) < DETACHABLE:
         newest = ".".join(map(str, DETACHABLE))
-        return f"{slower}: only since CUDA {newest} can it be let go of; trace in a process of its own"
+        return f"{slower}: it can be detached since CUDA {newest} only; trace in a process of its own"
     return None
 
 

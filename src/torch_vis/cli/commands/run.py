@@ -43,7 +43,7 @@ from torch_vis.errors import TorchVisError, UsageError, no_match
 if TYPE_CHECKING:
     from torch_vis._trace import Trace
     from torch_vis.cli.script.simulated import ScriptRank
-    from torch_vis.cli.script.steps import Found, Wanted, Watch
+    from torch_vis.cli.script.steps import LabelledTrace, Wanted, Watch
 
 USAGE = f"{PROGRAM} run [options] (SCRIPT | -m MODULE) [arguments of the script ...]"
 EXAMPLES = (
@@ -378,7 +378,7 @@ class Session:
         )
         return Wanted(span or Span(2, 2), span or Span(1, 1), options.module)
 
-    def _report(self, step: Found) -> None:
+    def _report(self, step: LabelledTrace) -> None:
         """Write what was recorded; whatever fails at it is none of the script's business."""
         from torch_vis.graph.text import duration, many
 

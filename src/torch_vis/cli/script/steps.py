@@ -43,7 +43,7 @@ class Wanted(NamedTuple):
     module: str | None = None
 
 
-class Found(NamedTuple):
+class LabelledTrace(NamedTuple):
     """A recording, and what it is of."""
 
     label: str
@@ -53,14 +53,16 @@ class Found(NamedTuple):
 class Watch:
     """Waits for what is wanted and records it; ``report`` gets it as soon as it is there."""
 
-    def __init__(self, wanted: Wanted, say: Callable[[str], None], report: Callable[[Found], None]) -> None:
+    def __init__(
+        self, wanted: Wanted, say: Callable[[str], None], report: Callable[[LabelledTrace], None]
+    ) -> None:
         self.wanted = wanted
         self.say = say
         self.report = report
         self.thread = threading.get_ident()
         self.steps = 0
         self.calls = 0
-        self.spare: Found | None = None  # a recorded call, in case no training step follows
+        self.spare: LabelledTrace | None = None  # a recorded call, in case no training step follows
         self.done = False
         self.substitutes: Any = None
         """What hands operations other tensors, in a script that runs by shapes."""
@@ -100,7 +102,7 @@ class Watch:
         self.remove()
         if stretch is not None and (error is not None or not self.steps or self.wanted.module is not None):
             how = "as far as it went" if error is not None else "and what followed"
-            self.report(Found(f"{label}, {how}", stretch.finish(error=error)))
+            self.report(LabelledTrace(f"{label}, {how}", stretch.finish(error=error)))
         elif self.spare is not None:
             self.report(self.spare)
 
@@ -132,7 +134,7 @@ class Watch:
             stretch.end()
         return stretch
 
-    def _report(self, found: Found) -> None:
+    def _report(self, found: LabelledTrace) -> None:
         self.spare = None
         self.remove()
         self.report(found)
@@ -160,7 +162,7 @@ class Watch:
         if self._stretch is not None and self.steps >= steps.last:
             stretch = self._stop()
             assert stretch is not None
-            self._report(Found(f"step {steps}", stretch.finish()))
+            self._report(LabelledTrace(f"step {steps}", stretch.finish()))
         elif self._stretch is None and self.steps == steps.first - 1:
             self._start(f"step {steps}")
 
@@ -220,7 +222,7 @@ class Watch:
         assert stretch is not None
         if self.wanted.calls.first == self.wanted.calls.last:
             stretch.of_call(name_inputs(module, args, kwargs), outputs)
-        self.spare = Found(self._label, stretch.finish(error=error))
+        self.spare = LabelledTrace(self._label, stretch.finish(error=error))
 
     # ---------------------------------------------------------------- the backward of a module
 
@@ -240,7 +242,7 @@ class Watch:
             stretch.of_call(*owed.alive())
         result = stretch.finish(error=error, root=owed.module if owed.one else None)
         self._report(
-            Found(
+            LabelledTrace(
                 self._label,
                 Trace.of(calls_alone(result, self._calls), error=result.error) if self._calls else result,
             )

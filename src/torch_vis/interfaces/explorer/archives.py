@@ -30,7 +30,7 @@ class Global(NamedTuple):
     name: str
 
 
-class Persistent(NamedTuple):
+class PersistentRef(NamedTuple):
     """A reference to something outside the pickle, such as the bytes of a storage."""
 
     key: Any
@@ -74,7 +74,7 @@ def read_pickle(data: bytes) -> Any:
         elif name == "STOP":
             return stack.pop()
         elif name != "PROTO":
-            raise ValueError(f"the instruction {name} is none that TorchScript writes")
+            raise ValueError(f"TorchScript writes no instruction {name}")
     raise ValueError("the pickle has no end")
 
 
@@ -142,7 +142,7 @@ ON_STACK: dict[str, Callable[[list[Any]], None]] = {
     "TUPLE3": lambda stack: stack.append(tuple(_last(stack, 3))),
     "APPEND": lambda stack: _append(stack, _last(stack, 1)),
     "SETITEM": lambda stack: _set_items(stack, _last(stack, 2)),
-    "BINPERSID": lambda stack: stack.append(Persistent(stack.pop())),
+    "BINPERSID": lambda stack: stack.append(PersistentRef(stack.pop())),
     "REDUCE": _call,
     "NEWOBJ": _call,
     "BUILD": _build,
@@ -395,7 +395,7 @@ class _ScriptReader:
             self.unlisted += 1
             return
         storage, offset, shape, stride, requires_grad = value.args[:5]
-        if not isinstance(storage, Persistent) or storage.key[0] != "storage":
+        if not isinstance(storage, PersistentRef) or storage.key[0] != "storage":
             raise NotUnderstood("a tensor has no storage")
         elements = self.archive.elements(f"data/{storage.key[2]}", STORAGES[storage.key[1].name])
         tensor = strided(elements, shape, stride, offset)
@@ -404,7 +404,7 @@ class _ScriptReader:
 
 
 def _is_row(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and not isinstance(value, (Global, Persistent))
+    return isinstance(value, (list, tuple)) and not isinstance(value, (Global, PersistentRef))
 
 
 NO_MODULE = ScriptClass(False, frozenset(), frozenset(), False)

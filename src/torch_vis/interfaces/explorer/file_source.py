@@ -57,7 +57,7 @@ class NeedsTrust(UsageError):
         self.path, self.reason = path, reason
 
 
-class Stored:
+class StoredTensor:
     """A tensor in a file: its shape and type now, its elements when they are asked for."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Stored:
         return math.prod(self.shape)
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> Stored:
+    def of(cls, tensor: torch.Tensor) -> StoredTensor:
         """A tensor that is in memory."""
         dtype = str(tensor.dtype).removeprefix("torch.")
         nbytes = tensor.numel() * tensor.element_size()
@@ -139,22 +139,22 @@ class StateSource(Source):
         words["value"] = self._value
         forest.describe = lambda row: (words["shapes"](row), words["dtype"](row), words["value"](row))
 
-    def _tensor(self, row: int) -> Stored | None:
+    def _tensor(self, row: int) -> StoredTensor | None:
         item = self.items.get(row)
-        return item if isinstance(item, Stored) else None
+        return item if isinstance(item, StoredTensor) else None
 
     def _value(self, row: int) -> str:
         """What a row holds, if that is one value."""
         item = self.items.get(row)
         if row not in self.items or isinstance(item, OnnxNode):
             return ""
-        if isinstance(item, Stored):
+        if isinstance(item, StoredTensor):
             return "" if item.scalar is None else written(item.scalar)
         return written(item)
 
     def _count(self) -> None:
         forest = self.forest
-        rows = [row for row, item in self.items.items() if isinstance(item, Stored)]
+        rows = [row for row, item in self.items.items() if isinstance(item, StoredTensor)]
         tensors = [self.items[row] for row in rows]
         known: dict[Any, int] = {}
         items = [known.setdefault(_memory(tensor), len(known)) for tensor in tensors]
@@ -169,7 +169,7 @@ class StateSource(Source):
         forest.numbers["bytes"] = holding.inclusive(nbytes).astype(np.float64)
         share(forest, "elements")
         total = int(forest.numbers["elements"][0]) if len(forest) else 0
-        values = [row for row, item in self.items.items() if not isinstance(item, (Stored, OnnxNode))]
+        values = [row for row, item in self.items.items() if not isinstance(item, (StoredTensor, OnnxNode))]
         for name in ("elements", "elements_share", "bytes"):
             forest.numbers[name][values] = np.nan  # they are no tensors
         self.facts = [
@@ -183,7 +183,7 @@ class StateSource(Source):
         """A tensor's shape and type, a value as it is, or what a branch holds."""
         item = self.items.get(row)
         facts = [("name", self.forest.paths[row] or self.title)]
-        if isinstance(item, Stored):
+        if isinstance(item, StoredTensor):
             tensor = TensorRow(
                 self.forest.names[row], "tensor", item.shape, item.dtype, item.device, item.nbytes
             )
@@ -369,7 +369,7 @@ def _safetensors(path: str) -> Source:
                 width = getattr(torch, dtype).itemsize if part.get_dtype() in OF_SAFETENSORS else 1
                 shape = part.get_shape()
                 nbytes = math.prod(shape) * width
-                state[name] = stored = Stored(shape, dtype, nbytes, _safe_loader(path, name))
+                state[name] = stored = StoredTensor(shape, dtype, nbytes, _safe_loader(path, name))
                 if stored.numel == 1:
                     stored.scalar = scalar_of(file.get_tensor(name))
     except (SafetensorError, OSError) as error:
@@ -494,7 +494,7 @@ def _onnx(path: str) -> Source:
                 f"cannot read {path}: {name} has the element type {tensor.data_type}, which ONNX has none of"
             ) from error
         nbytes = math.prod(tensor.dims) * dtype.itemsize
-        stored = Stored(tensor.dims, str(dtype), nbytes, loader(tensor))
+        stored = StoredTensor(tensor.dims, str(dtype), nbytes, loader(tensor))
         if stored.numel == 1 and not uses_external_data(tensor):
             stored.scalar = scalar_of(stored.load())
         state[f"initializers.{name}"] = stored
@@ -550,7 +550,7 @@ def _leaves(title: str, state: Mapping[str, Any]) -> dict[str, Any]:
                 f"cannot read {title}: its containers are nested more than {LEVELS} levels deep"
             )
         if isinstance(value, torch.Tensor):
-            leaves[name] = Stored.of(value)
+            leaves[name] = StoredTensor.of(value)
         elif isinstance(value, (list, tuple)) and all(type(item) in PLAIN for item in value):
             leaves[name] = value
         elif isinstance(value, (Mapping, list, tuple)) and len(value) and id(value) not in busy:
@@ -593,13 +593,13 @@ def _branches(title: str, leaves: Mapping[str, Any]) -> tuple[Any, ...]:
         if path in leaves:
             items[row] = value
         types.append(_kind(value) if path in leaves else "")
-        kinds.append("tensor" if isinstance(value, Stored) else "value" if path in leaves else "branch")
+        kinds.append("tensor" if isinstance(value, StoredTensor) else "value" if path in leaves else "branch")
         stack.extend((below, row) for below in reversed(inside[path]))
     return names, types, parents, paths, kinds, items
 
 
 def _kind(value: Any) -> str:
-    if isinstance(value, Stored):
+    if isinstance(value, StoredTensor):
         return "Tensor"
     return value.kind if isinstance(value, OnnxNode) else type(value).__name__
 

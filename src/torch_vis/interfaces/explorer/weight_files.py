@@ -11,7 +11,7 @@ import torch
 
 from torch_vis.capture.tensor_contents import unseen
 from torch_vis.errors import UsageError
-from torch_vis.interfaces.explorer.file_source import StateSource, Stored
+from torch_vis.interfaces.explorer.file_source import StateSource, StoredTensor
 from torch_vis.interfaces.explorer.model_source import ModuleSource
 from torch_vis.views.terminal.columns import Arrangement, RowListing, chosen
 from torch_vis.views.terminal.source import ExplorerConfig, Source
@@ -153,16 +153,16 @@ def compare_weights(left: Source, right: Source) -> WeightDifferences:
     return WeightDifferences(left.title, right.title, pairs)
 
 
-def _tensors(source: Source) -> dict[str, Stored]:
+def _tensors(source: Source) -> dict[str, StoredTensor]:
     if isinstance(source, StateSource):
         paths = source.forest.paths
-        return {paths[row]: item for row, item in source.items.items() if isinstance(item, Stored)}
+        return {paths[row]: item for row, item in source.items.items() if isinstance(item, StoredTensor)}
     if isinstance(source, ModuleSource):
-        return {name: Stored.of(tensor) for name, tensor in source.model.state_dict().items()}
+        return {name: StoredTensor.of(tensor) for name, tensor in source.model.state_dict().items()}
     raise UsageError(f"{source.title} holds no weights to compare")
 
 
-def _pair(name: str, left: Stored | None, right: Stored | None) -> TensorPair:
+def _pair(name: str, left: StoredTensor | None, right: StoredTensor | None) -> TensorPair:
     if left is None or right is None:
         change = "only left" if right is None else "only right"
         return TensorPair(name, _words(left), _words(right), change)
@@ -187,12 +187,12 @@ def _difference(left: torch.Tensor, right: torch.Tensor) -> tuple[float | None, 
         # elements that torch stores and computes nothing with
         except NotImplementedError:
             return None if _same_bytes(a, b) else (None, None)
-        gap = (a - b).abs()
-        gap[torch.isnan(a) & torch.isnan(b) | (a == b)] = 0  # NaN is itself, and so is infinity
-        if not gap.numel() or not bool((gap != 0).any()):
+        difference = (a - b).abs()
+        difference[torch.isnan(a) & torch.isnan(b) | (a == b)] = 0  # NaN is itself, and so is infinity
+        if not difference.numel() or not bool((difference != 0).any()):
             return None
         top = float(torch.nan_to_num(a.abs(), posinf=0.0).max())
-        largest = float(gap.max())
+        largest = float(difference.max())
         return largest, largest / top if top else None
 
 
@@ -200,5 +200,5 @@ def _same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
     return bool((left.contiguous().view(torch.uint8) == right.contiguous().view(torch.uint8)).all())
 
 
-def _words(tensor: Stored | None) -> str:
+def _words(tensor: StoredTensor | None) -> str:
     return "" if tensor is None else f"{tensor.dtype}[{', '.join(map(str, tensor.shape))}]"

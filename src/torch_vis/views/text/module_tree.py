@@ -24,7 +24,7 @@ from torch_vis.views.text.table_layout import PATH, Field, Listing, cut, fitted
 
 AGAIN = "↻"  # stands beside what backward computes again
 INSIDE = (
-    "the modules inside torch.compile are not told apart; tv.trace(model, …, via='dynamo') of the model before "
+    "the modules inside torch.compile are not shown one by one; tv.trace(model, …, via='dynamo') of the model before "
     "torch.compile keeps them"
 )
 

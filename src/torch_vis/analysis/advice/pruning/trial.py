@@ -102,8 +102,8 @@ class ReferenceModel:
 
     def detects(self, other: list[torch.Tensor]) -> bool:
         """Whether another output is so far from the model's own that a comparison can tell right from wrong."""
-        gap = self.distance(self.output, other)
-        return gap is not None and gap > SEEN * tolerance(self.output)
+        distance = self.distance(self.output, other)
+        return distance is not None and distance > SEEN * tolerance(self.output)
 
     def distance(self, target: list[torch.Tensor], outputs: list[torch.Tensor]) -> float | None:
         """The distance of two outputs, None where there is nothing to compare."""
@@ -192,9 +192,9 @@ def largest_distance(target: Sequence[torch.Tensor], outputs: Sequence[torch.Ten
         return None
     sizes = [_rms(tensor) for tensor in target]
     least = max(sizes, default=0.0) * tolerance(target) / 1000
-    gaps = [distance_of([a], [b]) for a, b, size in zip(target, outputs, sizes) if size > least]
-    distances = [gap.relative for gap in gaps if gap is not None]
-    return max(distances) if distances else 0.0 if is_zero(outputs) else float("inf")
+    distances = [distance_of([a], [b]) for a, b, size in zip(target, outputs, sizes) if size > least]
+    relative = [distance.relative for distance in distances if distance is not None]
+    return max(relative) if relative else 0.0 if is_zero(outputs) else float("inf")
 
 
 def _rms(tensor: torch.Tensor) -> float:
@@ -407,11 +407,11 @@ class PruningTrials:
             return _failed(problem)
         for name, module in smaller.named_modules():
             module.training = self.training.get(name, False)
-        gap = None if self.is_zero else distance_of(self.own.output, outputs)
+        moved = None if self.is_zero else distance_of(self.own.output, outputs)
         if target is None:
-            return Trial(smaller, gap, None, changes, "")
+            return Trial(smaller, moved, None, changes, "")
         return Trial(
-            *(smaller, gap, error if target.shows else None, changes, ""),
+            *(smaller, moved, error if target.shows else None, changes, ""),
             by=target.reference.difference,
             hidden=not target.shows,
         )
@@ -576,10 +576,10 @@ def distance_problem(
     reference: ReferenceModel, target: list[torch.Tensor], outputs: list[torch.Tensor]
 ) -> tuple[float | None, str]:
     """How far an output is from the one that was wanted, and why that is too far."""
-    gap = reference.distance(target, outputs)
-    if gap is None:
+    distance = reference.distance(target, outputs)
+    if distance is None:
         return None, RESHAPED
-    return gap, "" if gap <= tolerance(target) else OTHER
+    return distance, "" if distance <= tolerance(target) else OTHER
 
 
 def _is_empty(inputs: Any) -> bool:
