@@ -130,7 +130,7 @@ def to_networkx(graph: Graph, metrics: Metrics) -> networkx.MultiDiGraph:
     """A ``networkx.MultiDiGraph`` with an edge for every tensor that passes from one node to another.
 
     Operations are keyed by their number and have ``kind="operation"``; a tensor from outside is ``"value:12"`` with its
-    role as ``kind``; what the run gave back is ``"result:0"``. A metric that is not known is None.
+    role as ``kind``; the results of the run are ``"result:0"`` and so on. A metric that is not known is None.
 
     >>> import torch, torch_vis as tv
     >>> g = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3)).to_networkx()

@@ -305,8 +305,8 @@ COLUMNS: dict[str, Spec] = {
     "scope_parent": Spec(np.int32, "scope", "scope", optional=True),
     "scope_module": Spec(np.int32, "scope", "module"),
     "scope_call": Spec(np.int32, "scope"),
-    # what the run gave back: outputs, gradients and changed state, each resting on one or more values; ``result_kind``
-    # is a ``Kind``, as ``in_kind`` is; whether it is an output, a gradient or state says its row of ``results``
+    # one row per value that a result's bytes come from; ``result_kind`` is a ``Kind``, as ``in_kind`` is. Whether the
+    # result is an output, a gradient or changed state is said in its row of the table ``results``
     "result_start": Spec(np.int64, "result+1"),
     "result_value": Spec(np.int32, "result_input", "value"),
     "result_kind": Spec(np.int8, "result_input"),

@@ -147,7 +147,7 @@ def get_operation_sequence(traced: TensorTracer | Trace, *, level: Level = "leaf
     ``name``             ``torch.nn.functional.conv2d``, ``Tensor.view``, ``torch.ops.mylib.foo``, ``gradient of …``
     ``phase``            ``forward``, ``backward`` or ``optimizer``
     ``inputs``           the tensors it was given: pairs of tensor id and shape, in the order of the call
-    ``outputs``          the tensors it gave back, as pairs too; where it gives none back, those that it changed
+    ``outputs``          the tensors it returned, as pairs too; where it returns none, those that it changed
     ``side_outputs``     what else it made that others read: kept for the gradient, or written to on the way
     ``input_dtypes``     the element type of each input; ``output_dtypes`` and ``side_output_dtypes`` likewise
     ``input_roles``      what each input is to the run: ``activation``, ``input``, ``parameter``, ``buffer``…

@@ -51,7 +51,7 @@ class CheckResult(NamedTuple):
     def __str__(self) -> str:
         if not self.results:
             replayed = many(self.operations, "operation")
-            return f"nothing to compare: the run gave no tensor back; {replayed} replayed in order"
+            return f"nothing to compare: the run returned no tensor; {replayed} replayed in order"
         inputs = "" if self.inputs is None else f"; {many(self.inputs, 'input-output pair')} proved"
         return (
             f"{many(self.results, 'result')} equal bit for bit: {many(self.operations, 'operation')} in order, "
@@ -229,7 +229,7 @@ class _Oracle:
             assert replay.digests is not None
             runs.append(replay.digests)
         calls = self.graph.calls
-        unsteady = next(
+        unstable = next(
             (
                 n
                 for n in runs[0]
@@ -238,9 +238,9 @@ class _Oracle:
             None,
         )
         names = self._names(wrong)
-        if unsteady is not None:
+        if unstable is not None:
             raise CheckFailed(
-                f"{names} differ, because an operation gives other bits each time: {node_text(self.graph, unsteady)}"
+                f"{names} differ, because an operation gives other bits each time: {node_text(self.graph, unstable)}"
             )
         producers = [self.graph.outcomes[r].value.producer for r in wrong]
         nodes = sorted(producer.index for producer in producers if producer is not None)
@@ -318,7 +318,7 @@ def random_order(count: int, plan: ReplayPlan, rng: random.Random) -> list[int]:
             if not waiting[target]:
                 ready.append(target)
     if len(result) != count:
-        raise CheckFailed("the graph's dependences form a circle")
+        raise CheckFailed("the graph's dependences form a cycle")
     return result
 
 

@@ -81,7 +81,7 @@ class DifferentiableReplay:
         self.results = [r for r, row in enumerate(graph.results) if row.kind == "output"]
         self.outputs = [graph.outcomes[r].value.index for r in self.results]
         if not self.outputs:
-            raise UsageError("the run gave no tensor back, so that there is nothing to start from")
+            raise UsageError("the run returned no tensor, so that there is nothing to start from")
         self.inputs = inputs_of(trace, args, kwargs)
         self.limits = doubts_of(trace, self.planner.held, self.inputs, args, dict(kwargs or {}))
         """What is as recorded and might be different with these inputs, in sentences."""
@@ -360,7 +360,7 @@ class _Pass(Replay):
         storage = int(self.graph.value_storage[value])
         row = self.graph.types[self.graph.value_type[value]]
         plain = row.layout == "strided" and not row.conj and not row.neg
-        if not plain or not self.plan.written[storage] or self.plan.born_in_run[storage]:
+        if not plain or not self.plan.written[storage] or self.plan.allocated_in_run[storage]:
             return super().tensor(value)
         dtype, _ = self.plan.form(int(self.graph.value_type[value]))
         base = self.bases.get((storage, dtype))

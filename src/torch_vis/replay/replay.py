@@ -80,7 +80,7 @@ class Replay:
 
         ``states`` has the random state before each random node; of a node that is not in it the recorded state is used,
         or the stream goes on, and the state is added. Memory that no later one of these nodes and no result needs is
-        let go, unless ``release`` is off; ``done`` is the plan's ``last_uses`` of these nodes, where it is known.
+        freed, unless ``release`` is off; ``done`` is the plan's ``last_uses`` of these nodes, where it is known.
         """
         if digests:
             self.digests = {}
@@ -187,8 +187,8 @@ class Replay:
                 f"replay of {node_text(graph, node)} gave {tensor.dtype} {geometry} "
                 f"where {row.dtype} {expected} was recorded"
             )
-        born_here = storage >= 0 and graph.storage_birth[storage] == node
-        if born_here or storage not in self.memory:
+        is_new = storage >= 0 and graph.storage_birth[storage] == node
+        if is_new or storage not in self.memory:
             self.memory[storage] = tensor.untyped_storage()
             if type(tensor) is not torch.Tensor and is_traceable_wrapper_subclass(tensor):
                 self.hollow.add(storage)
@@ -270,8 +270,8 @@ class ReplayPlan:
         self.flags: list[int] = graph.node_flags.tolist()
         self.written = np.zeros(len(graph.storage_bytes), dtype=bool)
         self.written[graph.value_storage[graph.out_value[graph.out_slot < 0]]] = True
-        self.born_in_run = graph.storage_birth >= 0
-        outside = [storage for storage in held.storages if not self.born_in_run[storage]]
+        self.allocated_in_run = graph.storage_birth >= 0
+        outside = [storage for storage in held.storages if not self.allocated_in_run[storage]]
         self.only_read = {
             storage: held.originals.get(storage, held.storages[storage])
             for storage in outside
@@ -292,7 +292,7 @@ class ReplayPlan:
         storages = np.zeros(len(graph.storage_bytes), dtype=bool)
         storages[list(held.storages)] = True
         storages[graph.value_storage[list(held.opaque_tensors)]] = True
-        storages |= self.born_in_run
+        storages |= self.allocated_in_run
         return storages[graph.value_storage]
 
     def prepared(self, node: int) -> PreparedCall:
