@@ -207,6 +207,8 @@ def test_kinds_of_operations() -> None:
 def test_every_model_has_one(name: str) -> None:
     trace = traced(name)
     if not len(trace.graph):
+        with pytest.raises(UsageError, match="no operations"):
+            RooflineReport(trace, PLAIN)
         return
     report = RooflineReport(trace, PLAIN)
     bound, share = report.columns()

@@ -51,12 +51,10 @@ def test_every_operation_is_in_one_part_and_parts_can_run_in_order(name: str) ->
         assert (columns.part[before] <= columns.part[after]).all(), way
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "empty_model"])
 def test_sums_are_those_of_the_graph(name: str) -> None:
     trace = traced(name)
     graph = trace.graph
-    if not len(graph):
-        return
     made = sum(
         fusing.size_of(value)
         for node in graph.nodes
@@ -144,11 +142,9 @@ def test_a_lookup_moves_the_rows_that_it_reads_and_holds_the_table() -> None:
     assert "of a table" in str(trace.partition())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "empty_model"])
 def test_a_part_that_is_a_chain_moves_what_the_chain_does(name: str) -> None:
     trace = traced(name)
-    if not len(trace.graph):
-        return
     chains = {chain.operations[0]: chain.bytes_after for chain in trace.fusion().chains}
     for way, options in WAYS.items():
         columns = trace.partition(**options).columns
