@@ -454,11 +454,7 @@ class Trace(HeldRun):
         (['relu'], 4)
         """
         calls = [scope.index for scope in self.graph.scopes if scope.path == path and scope.kind == "module"]
-        if not calls:
-            around = self.graph.tree.parent.tolist()
-            chosen = set(query_of(self).calls(path))
-            calls = [scope for scope in sorted(chosen) if not _inside(scope, chosen, around)]
-        return Trace.of(calls_alone(self, calls), error=self.error)
+        return Trace.of(calls_alone(self, calls or query_of(self).calls(path)), error=self.error)
 
     def with_metrics(self, *added: Any) -> Trace:
         """The same trace with more columns: those of a report (``gradients``, ``roofline``) or columns of your own.
@@ -882,14 +878,6 @@ class Trace(HeldRun):
     def __repr__(self) -> str:
         name = self.meta.get("model") or "run"
         return f"<Trace of {inert(shortened(str(name)))}: {many(len(self.graph), 'operation')}>"
-
-
-def _inside(scope: int, chosen: set[int], parent: Sequence[int]) -> bool:
-    """Whether a scope is inside one of the chosen."""
-    while (scope := parent[scope]) >= 0:
-        if scope in chosen:
-            return True
-    return False
 
 
 def _resolved(target: str, what: str = "this") -> Any:

@@ -186,9 +186,9 @@ class _Loops:
         spans = [_Span(*row) for row in zip(*(column.tolist() for column in columns))]
         # outer loops before those inside their turns
         self.spans = sorted(spans, key=lambda span: int(graph.tree.depth[span.scope]))
-        place = graph.tree.enter[graph.node_scope[self.elements.nodes]]
-        order = np.argsort(place, kind="stable")
-        self._place, self._nodes = place[order], self.elements.nodes[order]
+        entered = graph.tree.enter[graph.node_scope[self.elements.nodes]]
+        order = np.argsort(entered, kind="stable")
+        self._entered, self._nodes = entered[order], self.elements.nodes[order]
         self._turn = np.full(len(graph), -1, dtype=np.int64)
         stems: dict[str, int] = {}
         self._stem = np.array(
@@ -209,7 +209,7 @@ class _Loops:
         nodes, turns = [members[is_node]], [turn[is_node]]
         calls = ~members[~is_node]
         enter, leave = self.graph.tree.enter[calls], self.graph.tree.leave[calls]
-        bounds = np.searchsorted(self._place, np.stack([enter, leave]))
+        bounds = np.searchsorted(self._entered, np.stack([enter, leave]))
         for first, last, number in zip(*bounds.tolist(), turn[~is_node].tolist()):
             nodes.append(self._nodes[first:last])
             turns.append(np.full(last - first, number))

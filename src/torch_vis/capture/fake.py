@@ -213,10 +213,10 @@ class ShapesOnly(FakeTensorMode):
             return self.corrections.afterwards(func, args, _masked(schema, args, kwargs, out))
         if not isinstance(out, torch.Tensor):
             return out
-        place = _returned(func)
-        if place is None:
+        returned = _returned(func)
+        if returned is None:
             return out
-        position, name = place
+        position, name = returned
         return args[position] if position < len(args) else kwargs.get(name, out)
 
     def _dispatched(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:

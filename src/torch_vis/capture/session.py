@@ -697,18 +697,18 @@ def rank_meta(rec: Recorder, layout: MeshLayout) -> dict[str, Any]:
         "began_ns": int(now + rec.scopes[0][2]),
     }
     mesh: dict[str, int] = {}
-    place: dict[str, int] = {}
+    coordinates: dict[str, int] = {}
     for item in layout.meshes:
-        here = item.get_coordinate()
+        own = item.get_coordinate()
         for number, axis in enumerate(item.mesh_dim_names or ()):
             mesh.setdefault(str(axis), int(item.size(number)))
-            if here is not None:
-                place.setdefault(str(axis), int(here[number]))
+            if own is not None:
+                coordinates.setdefault(str(axis), int(own[number]))
     for group in rec.groups:
         if group.axis:
             mesh.setdefault(group.axis, len(group.ranks))
-            place.setdefault(group.axis, group.position)
+            coordinates.setdefault(group.axis, group.position)
     if mesh:
-        meta |= {"mesh": mesh, "coordinates": place}
+        meta |= {"mesh": mesh, "coordinates": coordinates}
     stages = [row.owner.stage_index for row in rec.modules if row.kind == "stage"]
     return meta | ({"stage": int(stages[0])} if stages else {})

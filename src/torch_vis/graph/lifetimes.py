@@ -57,8 +57,8 @@ def next_run(graph: Graph, metrics: Metrics, meta: Mapping[str, Any]) -> NextRun
     if not (graph.value_role == Role.OPTIMIZER_STATE).any() or any(name not in metrics for name in COLUMNS):
         return None
     zeroed = meta.get("zeroed_at")
-    places = [place for place in zeroed if type(place) is int] if isinstance(zeroed, (list, tuple)) else []
-    return Lifetimes(graph, metrics).next_run(places)
+    nodes = [node for node in zeroed if type(node) is int] if isinstance(zeroed, (list, tuple)) else []
+    return Lifetimes(graph, metrics).next_run(nodes)
 
 
 PLAIN_SUM = (Slot(0), Slot(1))
@@ -411,10 +411,10 @@ class Lifetimes:
         if not state_bytes:
             return None
         until = np.where(state, self.birth, 0)
-        places = np.sort(np.array([0, *zeroed], dtype=np.int64))
+        zeroed_at = np.sort(np.array([0, *zeroed], dtype=np.int64))
         old = kept & (self.use == Use.GRADIENT)
         # each is zeroed by the last call before it is made anew
-        until[old] = places[np.searchsorted(places, self.birth[old], side="right") - 1]
+        until[old] = zeroed_at[np.searchsorted(zeroed_at, self.birth[old], side="right") - 1]
         change = np.zeros(count + 1, dtype=np.int64)
         is_held = until > 0
         change[0] = self.bytes[is_held].sum()

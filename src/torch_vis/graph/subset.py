@@ -13,7 +13,7 @@ from torch_vis.graph.types import Bools
 
 
 def calls_alone(run: Run, calls: list[int]) -> Run:
-    """The run without whatever ran outside of these calls; the run is then as long as they and their backward."""
+    """The run of these calls and of those inside them alone; it is then as long as they and their backward."""
     graph = run.graph
     keep = _kept(graph, calls)
     columns = _columns(graph, keep)

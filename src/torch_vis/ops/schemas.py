@@ -19,7 +19,7 @@ NUMBERS = {bool: "bool", int: "int64", float: "float64", complex: "complex128"}
 _names: dict[str, tuple[str, ...]] = {}  # only of operators that are known: another may be registered later
 _defaults: dict[str, dict[str, Any]] = {}
 # by the number of an operator, which is held with it: torch computes its hash in Python
-_tensor_places: dict[int, tuple[Any, tuple[int, ...]]] = {}
+_tensor_positions: dict[int, tuple[Any, tuple[int, ...]]] = {}
 
 
 def resolve(op: str) -> Callable[..., Any]:
@@ -79,22 +79,22 @@ def numbers_as_tensors(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     >>> numbers_as_tensors(torch.ops.aten.view.default, (2, []))
     (tensor(2), [])
     """
-    known = _tensor_places.get(id(func))
+    known = _tensor_positions.get(id(func))
     if known is None:
-        known = _tensor_places[id(func)] = func, _places_of_tensors(func)
-    numbers = [place for place in known[1] if place < len(args) and type(args[place]) in NUMBERS]
+        known = _tensor_positions[id(func)] = func, _positions_of_tensors(func)
+    numbers = [position for position in known[1] if position < len(args) and type(args[position]) in NUMBERS]
     if not numbers:
         return args
     import torch
 
     replaced = list(args)
-    for place in numbers:
-        dtype = getattr(torch, NUMBERS[type(args[place])])
-        replaced[place] = torch.scalar_tensor(args[place], dtype=dtype)
+    for position in numbers:
+        dtype = getattr(torch, NUMBERS[type(args[position])])
+        replaced[position] = torch.scalar_tensor(args[position], dtype=dtype)
     return tuple(replaced)
 
 
-def _places_of_tensors(func: Any) -> tuple[int, ...]:
+def _positions_of_tensors(func: Any) -> tuple[int, ...]:
     """Where an operator takes a tensor and nothing but one; nowhere, where torch itself makes tensors of numbers."""
     import torch
 
@@ -102,7 +102,7 @@ def _places_of_tensors(func: Any) -> tuple[int, ...]:
     if schema is None or torch._C._should_allow_numbers_as_tensors(schema.name.rpartition("::")[2]):
         return ()
     rows = enumerate(schema.arguments)
-    return tuple(place for place, row in rows if str(row.type) in ("Tensor", "Optional[Tensor]"))
+    return tuple(position for position, row in rows if str(row.type) in ("Tensor", "Optional[Tensor]"))
 
 
 def argument_defaults(op: str) -> dict[str, Any]:

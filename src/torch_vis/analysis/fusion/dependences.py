@@ -177,8 +177,10 @@ class Dependences:
         numel = np.zeros(len(source), dtype=np.int64)
         spread = np.full(len(source), -1, dtype=np.int64)
         named = graph.in_slot[rows] >= 0
-        places = np.flatnonzero(named & ~self.is_view[target[:count]])
-        rel[places], numel[places], spread[places] = self._relations(value[places], target[places])
+        candidates = np.flatnonzero(named & ~self.is_view[target[:count]])
+        rel[candidates], numel[candidates], spread[candidates] = self._relations(
+            value[candidates], target[candidates]
+        )
         viewed = np.flatnonzero(named & self.is_view[target[:count]])
         rel[viewed] = LoopRelation.SAME
         # the same, by row of in_value

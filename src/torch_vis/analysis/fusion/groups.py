@@ -478,12 +478,12 @@ class Fusion:
         graph = self.graph
         rows, root, size, whole = self._read
         full = self._whole(rows)
-        places = np.flatnonzero(chosen & whole & (full > 0))
-        block = owner[places] * len(graph.value_type) + root[places]
-        kind = graph.value_type[graph.in_value[rows[places]]]
-        left = fresh_bytes(graph, rows[places], full[places], graph.types, kind, block)
+        candidates = np.flatnonzero(chosen & whole & (full > 0))
+        block = owner[candidates] * len(graph.value_type) + root[candidates]
+        kind = graph.value_type[graph.in_value[rows[candidates]]]
+        left = fresh_bytes(graph, rows[candidates], full[candidates], graph.types, kind, block)
         read = np.zeros(len(rows), dtype=np.int64)
-        read[places] = np.maximum(size[places] - left, 0)
+        read[candidates] = np.maximum(size[candidates] - left, 0)
         return read
 
     @cached_property

@@ -480,10 +480,10 @@ class Reasons:
         for row in np.flatnonzero(between).tolist():
             wanted.setdefault(int(a[row]), []).append(row)
         begin, listed, left = start.tolist(), users.tolist(), STEPS
-        for source, places in sorted(wanted.items()):
-            ends = b[places]
+        for source, rows in sorted(wanted.items()):
+            ends = b[rows]
             reached, left = _reached(source, int(ends.max()), begin, listed, left)
-            reason[[row for row, end in zip(places, ends.tolist()) if end in reached]] = REASONS.index(CYCLE)
+            reason[[row for row, end in zip(rows, ends.tolist()) if end in reached]] = REASONS.index(CYCLE)
             if left <= 0:
                 break
         return reason

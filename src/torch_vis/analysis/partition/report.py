@@ -231,14 +231,14 @@ class PartitionReport(Report):
         cuts = {field.name: long for field, long in zip(fields, longest) if field.name in ("names", "module")}
         rest = [max(long, _title(f)) for f, long in zip(fields, longest) if f.name not in cuts]
         left = width - sum(rest) - 2 * (len(fields) - 1)
-        places = {field.name: index for index, field in enumerate(listing.fields)}
+        index_of = {field.name: index for index, field in enumerate(listing.fields)}
         for number, (name, long) in enumerate(sorted(cuts.items(), key=lambda item: item[1])):
             # what the shorter one leaves, the other has
             limit = max(min(long, left // (len(cuts) - number)), 4)
             left -= limit
             for row, part in zip(rows, self.parts):
-                text = row[places[name]] if name == "module" else _short(part.names, limit)
-                row[places[name]] = cut_text(text, limit) if len(text) > limit else text
+                text = row[index_of[name]] if name == "module" else _short(part.names, limit)
+                row[index_of[name]] = cut_text(text, limit) if len(text) > limit else text
         return listing._replace(rows=[*rows, *listing.rows[listing.most :]])
 
     def charts(self) -> Charts:
@@ -299,8 +299,8 @@ class PartitionReport(Report):
 
 def _columns(listing: Listing, names: Sequence[str]) -> Listing:
     """Some columns of a listing, in another order."""
-    places = {field.name: index for index, field in enumerate(listing.fields)}
-    chosen = [places[name] for name in names]
+    index_of = {field.name: index for index, field in enumerate(listing.fields)}
+    chosen = [index_of[name] for name in names]
     rows = [[row[index] for index in chosen] for row in listing.rows]
     return listing._replace(fields=tuple(listing.fields[index] for index in chosen), rows=rows)
 

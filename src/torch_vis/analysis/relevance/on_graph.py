@@ -341,8 +341,8 @@ def _by_parts(call: OpCall, given: Mapping[int, Amount]) -> Shares | None:
     function = _parts_of(call)
     if function is None:
         return None
-    places = [p for p, leaf in enumerate(call.leaves) if isinstance(leaf.value, torch.Tensor)]
-    carriers = [p for p in places if call.leaves[p].carries]
+    positions = [p for p, leaf in enumerate(call.leaves) if isinstance(leaf.value, torch.Tensor)]
+    carriers = [p for p in positions if call.leaves[p].carries]
 
     def parts(*tensors: torch.Tensor) -> Any:
         return call.run(dict(zip(carriers, tensors)), function)

@@ -109,11 +109,11 @@ def period(items: Sequence[int]) -> int:
     # for each place, how long a beginning of the items also ends there
     border = [0] * count
     length = 0
-    for place in range(1, count):
-        while length and items[place] != items[length]:
+    for index in range(1, count):
+        while length and items[index] != items[length]:
             length = border[length - 1]
-        length += items[place] == items[length]
-        border[place] = length
+        length += items[index] == items[length]
+        border[index] = length
     shortest = count - border[-1] if count else 0
     return shortest if shortest and count % shortest == 0 else count
 

@@ -205,11 +205,11 @@ class Cells:
                     stepped[digit] = min(stepped[digit][0], first), max(stepped[digit][1], last + 1)
         if any(stop - start > MOST_CUTS for start, stop in stepped):
             return False
-        ordered = [sorted(places.union(range(*ends))) for places, ends in zip(cuts, stepped, strict=True)]
+        ordered = [sorted(points.union(range(*ends))) for points, ends in zip(cuts, stepped, strict=True)]
         if prod(map(len, ordered)) > most:
             return False
-        index = [{place: number for number, place in enumerate(places)} for places in ordered]
-        owner = np.zeros([len(places) for places in ordered], dtype=np.int32)
+        index = [{point: number for number, point in enumerate(points)} for points in ordered]
+        owner = np.zeros([len(points) for points in ordered], dtype=np.int32)
         for area, box in boxes.items():
             if box is not None:
                 ends = [(at[first], at[last + 1]) for at, (first, last, _) in zip(index, box, strict=True)]

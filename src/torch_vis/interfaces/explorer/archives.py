@@ -433,7 +433,7 @@ def _names(body: str, table: str) -> frozenset[str]:
 
 def _refuse_endless(root: FileModule) -> None:
     """Refuse modules inside themselves, too many levels, and modules that have more names than can be listed."""
-    places: dict[FileModule, int] = {}
+    counts: dict[FileModule, int] = {}
     levels: dict[FileModule, int] = {}
     inside: set[FileModule] = set()
     stack: list[tuple[FileModule, bool]] = [(root, False)]
@@ -442,11 +442,11 @@ def _refuse_endless(root: FileModule) -> None:
         parts = [part for part in module._modules.values() if isinstance(part, FileModule)]
         if is_done:
             inside.discard(module)
-            places[module] = 1 + sum(places[part] for part in parts)
+            counts[module] = 1 + sum(counts[part] for part in parts)
             levels[module] = 1 + max((levels[part] for part in parts), default=0)
-            if places[module] > PLACES or levels[module] > DEPTH:
+            if counts[module] > PLACES or levels[module] > DEPTH:
                 raise NotUnderstood("its modules are nested too deep")
-        elif module not in places:
+        elif module not in counts:
             if module in inside:
                 raise NotUnderstood("a module is inside itself")
             inside.add(module)

@@ -312,7 +312,7 @@ def _harmless(chart: Chart) -> Chart:
         y=_harmless_axis(chart.y),
         series=[_harmless_series(series) for series in chart.series],
         guides=[_harmless_series(series) for series in chart.guides],
-        stages=[(place, inert(name)) for place, name in chart.stages],
+        stages=[(x, inert(name)) for x, name in chart.stages],
     )
 
 

@@ -208,13 +208,13 @@ class Colors:
         """By column and item: of the values that others take from the boxes in it, the last."""
         result = []
         for column in self.drawn.columns:
-            place = {number: index for index, number in enumerate(column.handed)}
+            position = {number: index for index, number in enumerate(column.handed)}
             # a frame has a smaller number than what is in it
             for item in reversed(column.items):
-                if item.number in place and item.parent >= 0:
-                    place[item.parent] = max(place[item.number], place.get(item.parent, -1))
+                if item.number in position and item.parent >= 0:
+                    position[item.parent] = max(position[item.number], position.get(item.parent, -1))
             values = list(column.handed.values())
-            result.append({number: values[index] for number, index in place.items()})
+            result.append({number: values[index] for number, index in position.items()})
         return result
 
     def _missing(self, metric: str, nodes: Any) -> str:
