@@ -56,7 +56,7 @@ def inert_lines(text: str) -> str:
 
 
 def shortened(text: str, most: int = LONGEST_NAME, *, head: int | None = None) -> str:
-    """A text that is not longer than so many letters: one that is loses its middle; ``head`` is what stays before it.
+    """A text of at most ``most`` letters: a longer one loses its middle; ``head`` letters stay before it.
 
     >>> shortened("a" * 1000, 9), shortened("abcdefgh", 6, head=1)
     ('aaaa…aaaa', 'a…efgh')

@@ -17,7 +17,7 @@ from torch_vis.graph.run import Run
 
 
 class Format(NamedTuple):
-    """A kind of file: what writes it, the endings that stand for it, the usual one first, and the extra it needs."""
+    """A file format: its writer, its endings, the usual one first, and the extra that it needs."""
 
     target: str
     endings: tuple[str, ...]

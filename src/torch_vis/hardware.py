@@ -1,4 +1,4 @@
-"""Machines by name: those that are known, one of your own, one that was calibrated.
+"""Machines by name: known ones, your own, and calibrated ones.
 
 >>> import torch_vis as tv
 >>> "H100 SXM" in tv.hardware.known()

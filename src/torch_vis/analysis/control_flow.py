@@ -23,7 +23,7 @@ from torch_vis.views.text.table_layout import Field, Listing
 
 
 class LoopCarried(NamedTuple):
-    """Something that each turn of a loop hands to the next: who makes it, who reads it there, and what it is."""
+    """A loop-carried value: what each turn of a loop hands to the next, its producer and its reader."""
 
     loop: int
     """The number of the loop."""

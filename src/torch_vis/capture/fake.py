@@ -473,7 +473,7 @@ def _as_foreach_sees(undo: Undo) -> None:
 
 @cache
 def on_cpu(kind: type[torch.Tensor]) -> type[torch.Tensor]:
-    """A class of tensors like another one, but for one thing: they say that they are on the CPU.
+    """A subclass of a tensor class whose tensors say that they are on the CPU.
 
     Tensors of a model on the meta device get it for as long as the run lasts. What asks them where they are (fused
     optimizers, checkpointing, ``x.to(weight.device)``) then goes the way that it goes for the twins.
@@ -844,11 +844,11 @@ def run_subgraph(subgraph: Subgraph) -> CapturedRun:
 
 
 class NoStep(UsageError):
-    """What builds a rank gave no step: it says None to a layout that is none."""
+    """The function that builds a rank returned no step: None means an impossible layout."""
 
 
 class SimulatedRun(NamedTuple):
-    """One rank of a world that is not there: what ran, and what the program asked for about its place."""
+    """One simulated rank: its run, and what the program asked about its place among the ranks."""
 
     run: Run
     building: Building

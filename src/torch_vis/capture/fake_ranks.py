@@ -151,7 +151,7 @@ def talk(known: Any, func: Any, args: Any, on_shapes: Callable[[], Any]) -> Any:
 
 
 def _in_place(func: Any, row: Collective | None, args: Any) -> Any:
-    """What an operator gives that only fills its arguments: these, if it returns them, and a handle to wait by."""
+    """The result of an operator that only fills its arguments: these, if it returns them, and a handle to wait on."""
     bindings: Any = torch._C._distributed_c10d
     work = bindings.FakeWork().boxed()
     assert row is not None
@@ -171,7 +171,7 @@ def _with_future(out: Any, filled: list[Any]) -> Any:
 
 
 def _received(known: Any, row: Collective, args: Any, frame: FrameType) -> torch.Tensor | None:
-    """The numbers, one after the other, that a collective leaves on this rank; None where they are not known."""
+    """The numbers, flat, that a collective leaves on this rank; None where they are unknown."""
     given = [] if row.given is None else pytree.tree_leaves(args[row.given])
     numbers = [known.of(item) for item in given if isinstance(item, FakeTensor)]
     if not numbers or any(item is None for item in numbers):
@@ -479,7 +479,7 @@ class Building:
         """The line that asked for the number of its rank among all, where one did."""
 
     def state(self) -> tuple[Any, ...]:
-        """What a first step may leave otherwise than it found it, so that the next one does something else."""
+        """The state that a first step may change, so that the next step runs differently."""
         return len(self.replicas), [group._sharded_state for group in self.sharded]
 
 

@@ -151,7 +151,7 @@ class ModeStep:
 
 
 def _forget_ended() -> None:
-    """Forget what is on threads that have ended, whose stacks went with them; torch is to remember it no longer."""
+    """Drop the entries of threads that have ended, whose stacks are gone."""
     here = threading.get_ident()
     of_others = [(number, step) for number, step in list(_on.items()) if step.thread != here]
     if not of_others:

@@ -325,7 +325,7 @@ class Capture(Context["Capture"]):
         return [(f"constant.{number}", tensor) for number, tensor in tensors if tensor is not None]
 
     def _results(self, facts: RunFacts) -> list[ResultTensor]:
-        """What the run leaves behind: its outputs, the gradients that it made, and the outside state that it wrote."""
+        """The results of the run: its outputs, the gradients that it made, and the outside state that it wrote."""
         rec = self.recorder
         results = [
             ResultTensor(name, "output", self._substitute(tensor))
@@ -349,7 +349,7 @@ class Capture(Context["Capture"]):
         return results + self._written_parts(facts, results)
 
     def _written_parts(self, facts: RunFacts, results: list[ResultTensor]) -> list[ResultTensor]:
-        """Named tensors in memory that was written, of which nothing else tells: what was first seen of it is gone."""
+        """Named tensors on written memory that is in no other result: the tensor that was first seen there is gone."""
         rec = self.recorder
         overwritten = rec.written_storages & rec.external_storages
         overwritten -= {number for row in results if (number := rec.storage_number(row.tensor)) is not None}

@@ -150,7 +150,7 @@ class StateSnapshot(Context["StateSnapshot"]):
             self.kept.append(kept)
 
     def set_gradients_aside(self, output: Any = None) -> None:
-        """Take gradients away, so that a backward pass makes new ones, and the hooks that would act on these.
+        """Set gradients to None, so that a backward pass makes new ones, and remove the hooks that would act on these.
 
         Without ``output`` of the tensors that were noted; else of whatever more a backward pass from it would reach.
         """

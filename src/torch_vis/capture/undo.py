@@ -257,7 +257,7 @@ def _end(
     error: BaseException | None,
     handled: BaseException | None,
 ) -> bool | None:
-    """Say that a block is over, and what ended it if that was not being handled before it began."""
+    """Call ``ended`` at the end of a block, with the exception that ended it, unless it was being handled before."""
     error = None if error is handled else error
     try:
         return None if ended is None else ended(error)

@@ -9,7 +9,7 @@ PROGRAM = "torch-vis"
 
 
 class Command(NamedTuple):
-    """One command: the module that has it, and what it is for."""
+    """One command: its module and its purpose."""
 
     module: str
     summary: str

@@ -200,7 +200,7 @@ def _of_transformers(options: Any, model: Any) -> tuple[tuple[Any, ...], dict[st
 
 
 def _shapes(config: Any, main: str, takes: Mapping[str, Any]) -> Shapes | None:
-    """What the inputs look like, by the configuration; None where it does not say that of the main one."""
+    """The shapes of the inputs, by the configuration; None where it does not give that of the main input."""
     vocabulary = getattr(config.get_text_config(), "vocab_size", None) or _setting(config, "vocab_size")
     ids = ((1, TOKENS), int(vocabulary or 2))
     readings: dict[str, Any] = {
@@ -230,7 +230,7 @@ def _shapes(config: Any, main: str, takes: Mapping[str, Any]) -> Shapes | None:
 
 
 def _setting(config: Any, *names: str) -> Any:
-    """The first of the names that is set in a configuration, or else in one of those inside it."""
+    """The first of the names that is set in a configuration, or else in a nested one."""
     for holder in (config, *(part for part in vars(config).values() if hasattr(part, "model_type"))):
         for name in names:
             if getattr(holder, name, None) is not None:

@@ -39,7 +39,7 @@ def node_parts(graph: Graph) -> Ints:
 
 
 def node_reads(graph: Graph) -> list[list[tuple[int, int]]]:
-    """For each operation the values that it depends on, with their slots: arguments in order, then what else it reads.
+    """For each operation the values that it reads, with their slots: arguments in order, then reads through aliases.
 
     Slot -1 is a read that no argument names: bytes that came through an alias, or the version that a partial write was
     laid over.

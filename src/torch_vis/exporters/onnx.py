@@ -600,7 +600,7 @@ class Boxes:
         return len(self.boxes)
 
     def ordered(self, box: OnnxBox) -> list[int]:
-        """The items of a box so that each comes after what it depends on, else as they ran."""
+        """The items of a box in topological order, else as they ran."""
         if not box.tangled:
             return box.items
         return sorted(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def operations(graph: Graph) -> dict[str, tuple[Any, Any]]:
-    """For each column its cells, one for every operation, and which of them are known (None: all, or None says so).
+    """For each column its cells, one for every operation, and which are known (None: all, or the cells say so).
 
     ``shape`` and ``dtype`` are those of the first tensor that the operation makes.
     """

@@ -126,7 +126,7 @@ class Columns:
 
     @cached_property
     def first_output(self) -> Ints:
-        """For each node the value that it returns first, or else the first that it writes; -1 if it makes none."""
+        """For each node its first returned value, else the first that it writes; -1 without outputs."""
         first = np.full(len(self), -1, dtype=np.int64)
         for chosen in (self.out_slot == -1, self.out_slot == 0):  # the later one counts
             first[self.out_node[chosen]] = self.out_value[chosen]

@@ -88,7 +88,7 @@ def inputs_by_slot(graph: Columns, node: int) -> dict[int, int]:
 
 
 def outputs_by_slot(graph: Columns, node: int) -> dict[int, int]:
-    """The values that an operation makes, by slot: from 0 what it returns, below 0 what it writes to."""
+    """The values that an operation makes, by slot: from 0 on returned ones, below 0 written ones."""
     start, stop = graph.output_span(node)
     return dict(zip(graph.out_slot[start:stop].tolist(), graph.out_value[start:stop].tolist()))
 

@@ -454,7 +454,7 @@ class Lifetimes:
 
     @cached_property
     def value(self) -> Ints:
-        """For each block the value that its use is about, by which it is named; -1 where there is none.
+        """For each block the value that names it, by its use; -1 without one.
 
         Of a gradient that is what ``.grad`` is at last: a bias's gradient is a sum that keeps its dimensions and a
         view of it. Of a parameter, a buffer or a state it is that itself, of all else the first value.

@@ -159,7 +159,7 @@ class Metrics(Mapping[str, Column]):
         self._columns, self._later, self._versions = state
 
     def _compute(self, later: LazyColumns, name: str) -> None:
-        """Compute a column, and those that come with it, unless it is there and its version is the current one."""
+        """Compute a column, and those that are computed with it, unless it is there and up to date."""
         version = 0 if later.version is None else later.version()
         if name in self._columns and self._versions.get(name) == version:
             return
@@ -190,7 +190,7 @@ class Metrics(Mapping[str, Column]):
     def with_later(
         self, names: Iterable[str], compute: Compute, *, version: Callable[[], int] | None = None
     ) -> Metrics:
-        """These columns and others that ``compute`` makes when one of them is first asked for.
+        """These columns, and others that ``compute`` makes at the first use of one of them.
 
         They are made again when ``version()`` has changed. With a version, ``compute`` also replaces a column that is
         there but has unknown rows, and has to keep the rows that are known.

@@ -220,7 +220,7 @@ def without_source(run: RunType) -> RunType:
 
 
 def _nameless(file: str) -> str:
-    """A file without the folders that it lies in; it must not be taken for one that is here."""
+    """A file's name without its folders, marked so that it is not taken for a file on this machine."""
     path = file.replace("\\", "/")
     _, separator, inside = path.rpartition("/site-packages/")
     return f"…/{inside if separator else path.rpartition('/')[2]}"

@@ -1,4 +1,4 @@
-"""One model through every capture, side by side: what each gives, what it costs, and whether it gives the same."""
+"""One model through every capture, side by side: the graph of each, its cost, and whether outputs agree."""
 
 from __future__ import annotations
 

@@ -286,7 +286,7 @@ class TensorDescriptor:
 
 @dataclass(frozen=True)
 class SubgraphDescriptor:
-    """Operations, what goes in and out of them, the weights they use, and what they cost; a cost not known is None.
+    """Operations with their inputs and outputs, the weights they use, and their costs; an unknown cost is None.
 
     >>> SubgraphDescriptor(operations=["conv2d"], input_tensors=[], output_tensors=[]).flops is None
     True
@@ -448,7 +448,7 @@ class MemoryBlock(NamedTuple):
 
 
 def analyze_memory_timeline(graph: fx.Graph) -> list[MemoryPoint]:
-    """The bytes that are live while each node of a graph runs: what it reads, what it makes, and what waits for others.
+    """The bytes that are live while each node of a graph runs: its inputs, its outputs, and what later nodes read.
 
     Sizes follow the element type; views lie in the memory of what they view and add nothing. A block lives from the
     node that makes it to the last node that reads it or a view of it. Inputs belong to the caller and live throughout,
@@ -606,7 +606,7 @@ def nbytes(sizes: Any, dtype: torch.dtype) -> int | None:
 
 
 def hint(size: Any) -> int | None:
-    """A size of the run that was captured: of an open one, what it was; None where that depends on data."""
+    """A size in the run that was captured, also of a symbolic one; None where it depends on data."""
     if isinstance(size, int):
         return size
     known = getattr(getattr(size, "node", None), "hint", None)

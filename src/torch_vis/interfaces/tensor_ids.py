@@ -286,7 +286,7 @@ class OperationList:
                 )
 
     def ordered(self) -> list[ListedOperation]:
-        """The operations, each after those that make what it reads; as they were given where that is so already."""
+        """The operations in topological order; unchanged where they are in one already."""
         left, then = self._waiting()
         ready = [index for index, count in enumerate(left) if not count]
         ordered = []
@@ -303,7 +303,7 @@ class OperationList:
         return ordered
 
     def _waiting(self) -> tuple[list[int], dict[int, list[int]]]:
-        """For each operation the number of others that it waits for, and those that wait for it."""
+        """For each operation how many others it depends on, and those that depend on it."""
         left: list[int] = []
         then: dict[int, list[int]] = {}
         for entry in self.entries:

@@ -180,7 +180,7 @@ def ports_of(graph: Graph, steps: OperationSteps, level: Level, calls: Calls) ->
 
 
 def _given(noted: NotedCall, dispatched: list[int]) -> list[int] | None:
-    """The values that a call was given; None where one that its operations took is not among them."""
+    """The values that a call was given; None if its operations read others besides."""
     if min(noted.inputs, default=0) >= 0:
         return noted.inputs
     known = [value for value in noted.inputs if value >= 0]
@@ -251,7 +251,7 @@ def _value_names(graph: Graph, ports: Ports) -> list[str]:
 
 
 def _dispatched(graph: Graph, steps: OperationSteps) -> tuple[Lists, Lists, Ints]:
-    """What goes into each step and what comes out of it by its operations alone, and which values others read.
+    """The inputs and outputs of each step by its operations alone, and which values other steps read.
 
     Into it: what its operations take and no operation of its own made; for a gradient first the gradients, then what
     was computed, then parameters and buffers, then what it depends on without naming it. Out of it: all that it made,

@@ -1,4 +1,4 @@
-"""What operators that talk to other ranks do: which arguments they give and fill, in which group, and with whom.
+"""Collectives and messages between ranks: which arguments they send and receive, in which group, and with whom.
 
 The schemas of ``c10d::*`` do not say that they write, and what is written is there only once somebody has waited for
 it. So one table says it for all of them; the recorder, the proof of edges, the costs and the reports read it.

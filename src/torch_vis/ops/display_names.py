@@ -71,7 +71,7 @@ def place_label(graph: Graph, scope: int) -> str:
 
 
 def module_label(path: str, type: str, above: str) -> str:
-    """A module by its path below the one that it is in; a number alone says nothing, so that the class comes before it.
+    """A module's path below the module around it; before a bare number comes the class.
 
     >>> module_label("features.0", "Conv2d", "features"), module_label("encoder.layer.3", "BertLayer", "encoder")
     ('Conv2d 0', 'layer.3')

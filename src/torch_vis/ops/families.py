@@ -140,7 +140,7 @@ Pattern = tuple[tuple[int, bool], ...]  # runs of axes, each with its size and w
 
 
 class LoopNest(NamedTuple):
-    """An operation's loop: its kind, the sizes that it runs over, and which of these it sums up (None: none)."""
+    """An operation's loop: its kind, the sizes that it runs over, and which of these it reduces (None: none)."""
 
     kind: LoopKind
     shape: tuple[int, ...] = ()
@@ -209,7 +209,7 @@ def loop_of(call: Call, inputs: dict[int, TensorType], outputs: Sequence[TensorT
 
 
 def pattern(shape: Sequence[int], summed: Sequence[bool]) -> Pattern | None:
-    """Axes in runs of those that are kept and those that are summed up; None if none is.
+    """Axes in runs of kept and of reduced ones; None if none is reduced.
 
     Sizes of one are left out and neighbours joined, so that ``view`` does not change it.
 

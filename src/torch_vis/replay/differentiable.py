@@ -35,7 +35,7 @@ Observer = Callable[[int, "list[torch.Tensor]", "dict[int, torch.Tensor]"], None
 
 
 class ValueChange(NamedTuple):
-    """What is put in the place of one value, and who sees it; ``route`` are operations that pass it on to no others."""
+    """A replacement of one value, and who sees it; ``route`` are operations that pass it on to no others."""
 
     value: int
     after: int

@@ -121,7 +121,7 @@ class CallSignature:
         inputs: Mapping[str, torch.Tensor],
         written: Collection[str],
     ) -> tuple[str, ...]:
-        """Why the program might do something else with these inputs; ``written`` are those that it writes to."""
+        """Why the program might run differently on these inputs; ``written`` are those that it writes to."""
         given = _beside_tensors(self._target, args, kwargs)
         names = [*self._beside, *(name for name in given if name not in self._beside)]
         sentences = [_doubt(name, self._beside.get(name), given.get(name)) for name in names]
@@ -241,7 +241,7 @@ def _shape(tensor: torch.Tensor) -> tuple[int, ...]:
 
 
 def input_values(graph: Graph, names: Sequence[str]) -> dict[str, int]:
-    """The value of each input that the run took; one that it never touched has none."""
+    """The value of each input of the run; an input that was never read has none."""
     wanted = set(names)
     values: dict[str, int] = {}
     from_outside = (graph.value_producer < 0) & (graph.value_role == int(Role.INPUT))

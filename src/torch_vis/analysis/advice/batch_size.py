@@ -613,7 +613,7 @@ MOST = 1 << 20
 
 
 def needed(row: BatchMemory, rows: Iterable[BatchMemory]) -> int:
-    """What a batch needs: what it took, if it ran; if not, as the nearest one that ran lets expect."""
+    """The memory that a batch needs: as measured, or extrapolated from the nearest measured batch."""
     ran = [other for other in rows if other.measured_bytes is not None]
     if row.measured_bytes is not None or not ran:
         return row.needed_bytes

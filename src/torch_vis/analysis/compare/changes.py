@@ -308,7 +308,7 @@ class _ChangeFinder:
         return side.settings.made(scope.path, scope.type)
 
     def _new_and_gone(self) -> None:
-        """Modules that one run alone calls, if they do something that the other does not do at all."""
+        """Modules that only one run calls, if they compute something that the other does not."""
         for kind, side, scopes in (
             ("removed", self.a, self.lists.removed),
             ("added", self.b, self.lists.added),
@@ -869,7 +869,7 @@ class _ChangeFinder:
                 self._add("gradient", scope, self._counterpart(scope), what, (nodes, counterparts))
 
     def _accumulated(self) -> None:
-        """That one run alone adds its gradients to what was there before."""
+        """Where only one run adds its gradients to those from before."""
         nodes = [_accumulating(side.graph) for side in (self.a, self.b)]
         if bool(nodes[0]) == bool(nodes[1]):
             return

@@ -122,7 +122,7 @@ class Comparison(Renamed):
 
     @property
     def ended(self) -> tuple[str | None, str | None]:
-        """What ended each of the two early, None for one that came to its end: the rest of that one is not here."""
+        """The exception that ended each of the two early, None for a complete run."""
         return self.a.meta.get("error"), self.b.meta.get("error")
 
     @cached_property

@@ -248,7 +248,7 @@ class _OperationMatcher:
         )
 
     def _unmatched(self, nodes_a: list[int], nodes_b: list[int]) -> tuple[list[int], list[int]]:
-        """Those without a counterpart that may get one; what belongs to a matched operation had its chance there."""
+        """Operations without a counterpart that may still get one; not those that belong to a matched operation."""
         side_a, side_b = self.side_a, self.side_b
         return (
             [

@@ -145,7 +145,7 @@ def _identity(graph: Graph, identities: Ints) -> ResultKey:
 def _pairs_by_key(
     results_a: list[ComparedResult], results_b: list[ComparedResult], key_a: ResultKey, key_b: ResultKey
 ) -> ResultPairs:
-    """Pairs that have one key, in order; not those whose key is None."""
+    """Pairs with equal keys, in order; a key of None matches nothing."""
     groups: dict[Hashable, list[ComparedResult]] = defaultdict(list)
     for row in reversed(results_b):
         groups[key_b(row)].append(row)

@@ -46,13 +46,13 @@ class Settings:
         """Of each optimizer that made a step its name, its groups and the steps that it counts in plain numbers."""
 
     def of(self, path: str) -> tuple[dict[str, str], dict[str, str]] | None:
-        """What a module cannot be made without, and what else it is set to; None where that is not known."""
+        """A module's required constructor arguments, and its other settings; None where they are unknown."""
         index = self._of.get(path)
         known = isinstance(index, int) and 0 <= index < len(self._rows)
         return self._rows[index] if known else None  # type: ignore[index]
 
     def value(self, path: str, name: str) -> str | None:
-        """What one attribute of a module is set to; None where that is not known."""
+        """The setting of one attribute of a module; None where it is unknown."""
         row = self.of(path)
         return None if row is None else {**row[0], **row[1]}.get(name)
 
@@ -74,7 +74,7 @@ class Settings:
         return both + ([FROZEN] if (FROZEN in before) != (FROZEN in after) else [])
 
     def made(self, path: str, type_: str, names: Sequence[str] = ()) -> str:
-        """A module as it would be made: its class, what that cannot be made without, and these of what else it has."""
+        """A module as its constructor is called: its class, its required arguments, and the given others."""
         row = self.of(path)
         if row is None:
             return type_

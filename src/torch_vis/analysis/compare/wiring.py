@@ -1,4 +1,4 @@
-"""Which value of one run is which of the other, and which matched operations read something else.
+"""Which value of one run corresponds to which of the other, and which matched operations read another one.
 
 This is the one answer to that question: matching, the report of numerical differences and the page all ask it here. A
 value is identified by its origin: a matched operation and which of its outputs, or a tensor from before the run with a

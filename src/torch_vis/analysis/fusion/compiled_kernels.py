@@ -126,7 +126,7 @@ class ExpectedChain(NamedTuple):
 
 
 def chains_chart(chains: Sequence[ExpectedChain], beyond: int) -> Chart:
-    """Of the chains that could save most, what the kernels made save and what not; alike ones are one bar.
+    """What compiled kernels save, and what not, of the chains that could save most; equal ones are one bar.
 
     ``beyond`` are bytes that kernels save and that no chain expected: a bar of its own.
     """

@@ -537,7 +537,7 @@ class Fusion:
         return (own > 0) & (own == total) & ~self.results
 
     def kept(self, of: Ints, count: int) -> tuple[Ints, Ints]:
-        """For each part, given that of every operation, the bytes that stay in it when it is one kernel.
+        """For each part, by the part ``of`` each operation, the bytes that need not move when it is one kernel.
 
         First what it makes for itself: every read of it, and the writes that vanish. Then further reads of a tensor
         that one of its kernels reads already.

@@ -175,7 +175,7 @@ class FusionReport(Report):
         ]
 
     def charts(self) -> Charts:
-        """What would be saved and what left by the chains that save most; those that blocks repeat are one bar."""
+        """Bytes saved and left by the chains that save most; chains that repeat in blocks are one bar."""
         return Charts(saved=self._saved_chart) if self._known else Charts()
 
     @property

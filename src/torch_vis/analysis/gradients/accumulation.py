@@ -1,4 +1,4 @@
-"""Gradients that were there before the run: which ones it added to, what it added, and a warning for reports."""
+"""Gradients from before the run: which ones the run added to, how much, and a warning for reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OVERWRITING = ZEROING | {"copy_", "fill_", "_foreach_copy_"}  # nothing is left 
 
 
 class Accumulated(NamedTuple):
-    """What was there before, what the run itself added, and the operations that did it.
+    """A gradient from before the run: its value then, what the run added, and the operations that added it.
 
     ``own`` is None where that is no single value: added in several parts, or changed since (clipped, scaled).
     """

@@ -170,7 +170,7 @@ class HealthReport(Report):
 
     @cached_property
     def nan_origin(self) -> Node | None:
-        """The first operation that made NaN out of inputs that had none; None where there is no such."""
+        """The first operation that made NaN out of inputs without NaN; None where there is none."""
         return first_with(self.graph, self.columns["nans"], self.nan_inputs)
 
     @cached_property

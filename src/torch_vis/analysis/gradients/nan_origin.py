@@ -16,7 +16,7 @@ from torch_vis.graph.types import Bools
 
 
 class Origins(NamedTuple):
-    """What such numbers came of: the first operation that made them, and tensors that the run was given with them."""
+    """The origins of such numbers: the first operation that made them, and tensors that had them before the run."""
 
     node: Node | None
     inputs: list[str]
@@ -42,7 +42,7 @@ def first_with(graph: Graph, column: Column, outside: Collection[str]) -> Node |
 
 
 def origins(graph: Graph, column: Column, outside: Collection[str], nodes: Iterable[int]) -> Origins:
-    """What such numbers that these operations read came of, followed back from one that has them to the next."""
+    """The origins of such numbers in what these operations read, found by following them back to where they begin."""
     spoilt, known = column.values > 0, column.known_rows
     inputs: dict[str, None] = {}
     result: list[int] = []

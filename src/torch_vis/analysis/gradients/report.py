@@ -168,7 +168,7 @@ class GradientsReport(Report):
 
     @cached_property
     def nan_origin(self) -> Node | None:
-        """The first operation that made NaN out of inputs that had none; None where there is no NaN."""
+        """The first operation that made NaN out of inputs without NaN; None where there is no NaN."""
         return first_with(self.graph, self.columns["nans"], self.nan_inputs)
 
     @cached_property
@@ -505,7 +505,7 @@ def places_of(graph: Graph, layers: Mapping[str, Sequence[str]]) -> dict[str, Pl
 
 
 def judged(rows: Sequence[Layer], where: Mapping[str, Place]) -> list[Layer]:
-    """The layers, in the order in which they ran, with what they are measured by and what is wrong.
+    """The layers, in the order in which they ran, with the norm they are measured by and the verdict.
 
     One that has no namesakes is not at fault as long as the gradient comes through to where it stands: to others of
     its kind that ran before it or read what it reads. And those that are alike, but far from all others, go by what

@@ -156,7 +156,7 @@ def outside_tensors(
 
 
 def made_where(graph: Graph, values: Any) -> dict[int, list[tuple[int, int]]]:
-    """For each operation that makes some of these values: which, and in which place of what it makes."""
+    """For each operation that makes some of these values: which ones, and their positions among its outputs."""
     result: dict[int, list[tuple[int, int]]] = {}
     for value in values[graph.value_producer[values] >= 0].tolist():
         node = int(graph.value_producer[value])
@@ -393,7 +393,7 @@ class Activations:
         return unit_axes(self.run.graph)
 
     def _given(self, node: int) -> torch.Tensor | None:
-        """What an activation reads, None where it is not all that tells what it gives."""
+        """An activation's input, None where its output depends on more than that."""
         row = self.run.graph.nodes[node]
         slots = list(row.call.slots())
         if len(slots) != 1 or not row.call.args or not isinstance(row.call.args[0], Slot):

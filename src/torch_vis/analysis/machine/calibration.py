@@ -273,7 +273,7 @@ class Calibration(Renamed):
 
     @property
     def is_disturbed(self) -> bool:
-        """Whether so much else ran while this was measured that it hardly tells what the machine does."""
+        """Whether so much else ran during the measurement that it says little about the machine."""
         return self.noise > DISTURBED
 
     def __str__(self) -> str:
@@ -440,7 +440,7 @@ def cache_path(key: dict[str, Any]) -> Path:
 
 
 def kept_calibration(path: Path, key: dict[str, Any]) -> Calibration | None:
-    """The calibration in a file; None where there is none, or it is damaged or of other circumstances."""
+    """The calibration in a file; None where the file is missing, damaged or of other circumstances."""
     if not path.exists():
         return None
     try:

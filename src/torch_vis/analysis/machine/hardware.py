@@ -87,7 +87,7 @@ class Hardware:
         return self.figure_for(dtype) or min(self.peaks, key=self.peaks.__getitem__)
 
     def figure_for(self, dtype: str) -> str | None:
-        """The element type whose figure holds for another: itself or a wider one; None where there is no such figure.
+        """The element type whose figure is used for another: itself or a wider one; None without a figure.
 
         >>> find_hardware("v100").figure_for("bfloat16"), find_hardware("tpu-v4").figure_for("float64")
         ('float32', None)

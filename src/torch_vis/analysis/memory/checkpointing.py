@@ -236,7 +236,7 @@ class Checkpointing:
         return result
 
     def _until_autocast_is_left(self, needed: Ints) -> None:
-        """Let parameters that autocast has cast live until it is left: it keeps them for whoever casts them again.
+        """Let casts of parameters live until autocast is left, which caches them.
 
         When that is, those say that nobody saved.
         """
@@ -596,7 +596,7 @@ class Steps:
 
     @cached_property
     def saved(self) -> Reads:
-        """Reads of what was there when the operation that is differentiated had run: it is what that one saved."""
+        """Reads of what the forward operation saved: memory that existed once it had run."""
         block, node = self.reads
         link = self.graph.node_link[node].astype(np.int64)
         exists = (link >= 0) & (self.blocks.birth[block] <= link)

@@ -223,7 +223,7 @@ def _modules(run: Checkpointing, scopes: list[int], predicted: bool) -> list[Rec
 
 
 def _sum(amounts: list[int | None]) -> int | None:
-    """What amounts come to; None where one of them is not known."""
+    """The sum of amounts; None where one is unknown."""
     known = [amount for amount in amounts if amount is not None]
     return sum(known) if len(known) == len(amounts) else None
 

@@ -69,7 +69,7 @@ class Cut(NamedTuple):
 
 
 class ValueAccesses(NamedTuple):
-    """Which operation touches which value, views looked through: what it reads and what it makes."""
+    """Which values each operation reads and makes, views looked through."""
 
     node: Ints
     value: Ints
@@ -467,7 +467,7 @@ class Reasons:
         np.minimum(reason, least[index.reshape(-1)], out=reason)
 
     def _by_order(self, a: Ints, b: Ints) -> Ints:
-        """Of pairs of parts that could be one kernel by themselves, what the others have against it."""
+        """For pairs of parts that alone could be one kernel, whether other parts prevent it, and why."""
         start, users = self._users
         last = np.full(self.count, -1, dtype=np.int64)  # the latest part that each waits for
         np.maximum.at(last, users, np.repeat(np.arange(self.count), np.diff(start)))
@@ -557,7 +557,7 @@ class Reasons:
 
 
 def _reached(source: int, end: int, start: list[int], users: list[int], steps: int) -> tuple[set[int], int]:
-    """The parts up to one of them that a path leads to through at least one other, and the steps that are left."""
+    """The parts up to ``end`` that a path from ``source`` reaches through at least one other, and the steps left."""
     reached: set[int] = set()
     waiting = [user for user in users[start[source] : start[source + 1]] if user < end]
     seen = set(waiting)

@@ -33,7 +33,7 @@ VIEWS = "views run no kernel, so max_operations does not count them"
 
 
 class Transfer(NamedTuple):
-    """Tensors that a part takes from others, and why it is not one with them."""
+    """Tensors that a part reads from others, and why the parts were not merged."""
 
     reason: str
     tensors: int
@@ -224,7 +224,7 @@ class PartitionReport(Report):
         return [self._cut(first, width), why, self._cut(second, width)]
 
     def _cut(self, listing: Listing, width: int) -> Listing:
-        """A listing whose names and modules are cut to what the other columns leave, so that reasons stay whole."""
+        """A listing whose names and modules are shortened to the room that other columns leave, so that reasons fit."""
         rows = [list(row) for row in listing.rows[: listing.most]]
         fields, cells = listing._replace(rows=rows).shown()
         longest = [max(map(len, column), default=0) for column in zip(*cells)] or [0] * len(fields)
@@ -242,7 +242,7 @@ class PartitionReport(Report):
         return listing._replace(rows=[*rows, *listing.rows[listing.most :]])
 
     def charts(self) -> Charts:
-        """The bytes that the largest parts hold, by what they are; and those that parts access."""
+        """The bytes that the largest parts hold, by kind, and those that parts access."""
         if not any(part.moved_bytes for part in self.parts):
             return Charts(bytes=self._bytes_chart)
         return Charts(bytes=self._bytes_chart, moved=self._accessed_chart)

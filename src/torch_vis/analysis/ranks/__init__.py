@@ -1,1 +1,1 @@
-"""Several ranks of one job: what one says to others, all of them together, and jobs that are only imagined."""
+"""Several ranks of one job: what one sends to others, all of them together, and simulated jobs."""

@@ -168,7 +168,7 @@ class GraphRelevance:
         return watched
 
     def _results_of(self, node: int) -> list[int]:
-        """The values that an operation makes, as its parts and rules number them: what it returns, then what it writes.
+        """The values that an operation makes, in the order of its parts and rules: returned ones, then written ones.
 
         A batch norm in training returns its output and writes its running statistics.
         """
@@ -273,7 +273,7 @@ def _overlaps(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def _functional(op: str) -> Any:
-    """The operator that gives as a new tensor what this one writes; the operator itself where there is none."""
+    """The out-of-place operator of one that writes in place; the operator itself where there is none."""
     try:
         return resolve(out_of_place(op))
     except (TorchVisError, AttributeError, RuntimeError):

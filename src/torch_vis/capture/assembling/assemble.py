@@ -389,7 +389,7 @@ class _Assembler:
         self.phase[work_on_gradients(possible, writes, reads)] = Phase.OPTIMIZER
 
     def _set_message_phases(self) -> None:
-        """Count a message with the pass that made what it sends, or that reads what it brings.
+        """Give a message the phase of what made the tensor it sends, or of what reads the tensor it receives.
 
         A pipeline sends and receives gradients between its backward passes, in no call that would tell.
         """

@@ -117,7 +117,7 @@ def unit_of(areas: Iterable[Region]) -> int:
 
 
 def radices_of(areas: Iterable[Region]) -> tuple[int, ...]:
-    """The digits in which most regions are boxes: the steps that most of them have and that divide each other.
+    """The digits in which most regions are boxes: the steps that most regions have, each a divisor of the next.
 
     >>> radices_of([Region(0, ((1, 2), (8, 4))), Region(2, ((1, 2), (8, 4))), Region(0, ((1, 1), (3, 2)))])
     (8, 1)

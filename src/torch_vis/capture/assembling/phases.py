@@ -38,7 +38,7 @@ NodesByLine = dict[tuple[int, str], list[int]]
 
 
 def forward_of(rows: OpRows, calls: list[CallInfo], inputs: OpInputs, producers: Ints) -> Ints:
-    """For each operation the one that it differentiates, -1 for none; ``producers`` are those of each value.
+    """For each operation the forward operation that it differentiates, -1 for none; ``producers`` are by value.
 
     An operation that adds to a ``.grad`` has no number of its own and belongs to whatever made the gradient.
     """
@@ -273,7 +273,7 @@ def _move_scopes(rec: Recorder, scopes: ScopeRows, optimizer: Ints, of_closure: 
 
 
 def work_on_gradients(possible: Bools, writes: Bools, reads: GradientReads) -> Ints:
-    """The operations, of those that are possible, that work on gradients; ``writes`` are those that write to one.
+    """Which of the possible operations work on gradients; ``writes`` are those that write to one.
 
     >>> reads = GradientReads(np.array([0, 1, 3, 5]), np.array([-1, 0, -1, 1, 1]), np.array([1, 0, 0, 0, 0]) > 0,
     ...                       np.array([0, 0, 1, 0, 0]) > 0)

@@ -98,7 +98,7 @@ def _is_user_line(site: Site) -> bool:
 def own_error(
     model: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Exception | None:
-    """What the model raises without any compiler; None if it runs, so that the compiler is to blame.
+    """The exception that the model raises without a compiler; None if it runs: the compiler is to blame.
 
     A module is run again on copies of its inputs, and is left as it was. What another callable would change is not
     known, so it is run on shapes only.

@@ -51,7 +51,7 @@ class CallNode(NamedTuple):
 
 
 class CompiledGraph(NamedTuple):
-    """One graph that Dynamo handed over: the nodes that run something, and the kernels that Inductor made of them."""
+    """One graph from Dynamo: the nodes that run something, and the kernels that Inductor made of them."""
 
     nodes: tuple[CallNode, ...]
     kernels: tuple[InductorKernel, ...]

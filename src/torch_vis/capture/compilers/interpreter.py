@@ -349,7 +349,7 @@ def _run_every_branch(operator: str, first: Any, second: Any, third: Any, operan
 
 
 def _run_drawing(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operator that draws random numbers as AOT has it for checkpointing, so that it is seen."""
+    """Run AOT's wrapper around a random operator (``run_and_save_rng_state``), so that the operator is recorded."""
     # A tensor of bytes is the state of a generator.
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor) and arg.dtype is not torch.uint8]
     device = tensors[0].device.type if tensors else "cpu"

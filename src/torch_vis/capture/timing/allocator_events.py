@@ -23,7 +23,7 @@ MARK = "torch_vis: measured run"
 
 
 class AllocatingOp(NamedTuple):
-    """One operation that took memory: its name, what it took beyond what it left behind, and what it left."""
+    """An operation that allocated memory: its name, the bytes that it freed before its end, and those it kept."""
 
     op: str
     scratch_bytes: int
@@ -148,7 +148,7 @@ class SizeChanges(NamedTuple):
         return self.change[own], self.kernel[own]
 
     def start_bytes(self, held: Mapping[int, int]) -> int:
-        """What was given out when that run began: blocks that were heard of, and those that tensors held besides.
+        """The bytes allocated when that run began: blocks with an event, and others that tensors held.
 
         >>> row = np.array([1, 2, 3, 9])
         >>> changes = SizeChanges(row, np.array([8, 16, -8, 64]), row, np.array([100, 200, 100, 300]), 5, 10)

@@ -239,7 +239,7 @@ def _read(results: Any, clock_offset_ns: int, begun: int) -> Timeline:
 
 
 class Match(NamedTuple):
-    """Which event is which operation (-1: none), and which operation each event belongs to (-1: none)."""
+    """The event of each operation (-1: none), and the operation that each event belongs to (-1: none)."""
 
     event: Ints
     owner: Ints
@@ -316,7 +316,7 @@ class _ThreadEvents:
 
 
 def _own(owner: Ints, own: Ints, rows: OpRows, events: Ints, thread: _ThreadEvents, drift: int) -> None:
-    """Give each operation the events inside its own, or those that ran while it ran where it has none."""
+    """Assign to each operation the events inside its own event, or those during it where it has none."""
     named = events >= 0
     low = np.where(named, events, np.searchsorted(thread.start, rows.start + drift))
     until = np.where(named, thread.stop[np.maximum(events, 0)], rows.stop + drift)
@@ -374,7 +374,7 @@ def ends(timeline: Timeline) -> Ints:
 
 
 def current(scopes: Ints) -> tuple[Ints, Ints]:
-    """At which times the innermost module call changes, and which it is from the one before that time on."""
+    """The times at which the innermost module call changes, and the call from each time on."""
     count = len(scopes)
     closed = np.flatnonzero(scopes[:, 2] > 0)
     closed = closed[closed > 0]

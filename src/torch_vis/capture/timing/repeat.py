@@ -421,7 +421,7 @@ class Repeats:
         yield from scope_columns(inclusive, rows, graph.scope_parent, _quartiles(runs))
 
     def _followed_scopes(self) -> Ints:
-        """For each scope of the first run the number that it has, or the one around it, among those followed."""
+        """For each scope of the first run its number among the followed ones, or that of the followed one around it."""
         followed, number = [0], 0
         for row, owner in zip(self.capture.recorder.scopes[1:], self._owners()):
             number += owner is not None
@@ -439,12 +439,12 @@ class Repeats:
 
 
 def _plain_changes(snapshot: StateSnapshot) -> Iterator[tuple[TensorState, torch.Tensor]]:
-    """The tensors that are changed; a DTensor's memory is that of its part, which is one of them."""
+    """The changed tensors; not DTensors, whose local parts are among them."""
     return (change for change in snapshot.changes() if not is_wrapper(type(change[1])))
 
 
 def _parts(roots: list[torch.nn.Module]) -> list[torch.nn.Module]:
-    """These modules and all that is in them, each once: many of them may be in others of them."""
+    """These modules and all inside them, each once: many of them may contain others of them."""
     memo: set[torch.nn.Module] = set()
     return [part for root in roots for _, part in root.named_modules(memo)]
 

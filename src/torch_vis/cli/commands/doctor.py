@@ -95,7 +95,7 @@ class Installation(dict[str, Any]):
 
 
 def doctor() -> dict[str, Any]:
-    """What this installation can do: versions, devices, extras that are there, and the pip line for those that are not.
+    """What is installed: versions, devices, extras, and the pip line for missing ones.
 
     What is ticked was imported, in a process of its own. It prints as ``torch-vis doctor`` does, and is a dict.
 
@@ -143,7 +143,7 @@ def examine() -> dict[str, Any]:
 
 
 def _torch_first(name: str) -> tuple[bool, str]:
-    """An order in which what takes long and others need comes first, so that it is not charged to another."""
+    """A sort key by which torch is imported first, so that its time is not charged to a package that needs it."""
     return name != "torch", name
 
 
@@ -168,7 +168,7 @@ def imported(names: Iterable[str]) -> tuple[dict[str, str], list[str] | None]:
 
 
 def _import_all(names: list[str]) -> tuple[list[dict[str, Any]], str]:
-    """What a process that imports packages says of them, and how it ended where it did not reach the last."""
+    """The output of a process that imports packages, and how it ended if it did not reach the last."""
     command = [sys.executable, "-c", IMPORTS, json.dumps([names, LIMIT_S, sys.path])]
     done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, capture_output=True)
     code = done.returncode

@@ -313,7 +313,7 @@ def _many(number: int, what: str) -> str:
 
 
 class Session:
-    """One run of a script: what is wanted of it, and what came of that."""
+    """One run of a script: what is to be recorded, and what was."""
 
     def __init__(self, options: Any, out: Output) -> None:
         self.options = options

@@ -159,7 +159,7 @@ def is_written(where: Any, label: str, job: Job) -> bool:
 
 
 def collect(where: Any, label: str, job: Job, seconds: float) -> dict[int, Any]:
-    """On the first rank: what the others left, by rank; without those that did not within so many seconds."""
+    """On the first rank: the parts of the others, by rank; without those that were not there in time."""
     from torch_vis._trace import Trace
     from torch_vis.graph.io import tvz
 

@@ -405,7 +405,7 @@ class _Document:
 
     @property
     def is_ours(self) -> bool:
-        """Whether what was read so far says that we wrote it."""
+        """Whether the part read so far shows that torch_vis wrote the file."""
         return self.parts.get("format") == FORMAT
 
     @property

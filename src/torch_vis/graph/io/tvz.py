@@ -147,7 +147,7 @@ def _memory(graph: Graph, metrics: Metrics, tables: int, header: int) -> int:
 
 
 def _pad(file: BinaryIO, archive: zipfile.ZipFile, memory: int) -> None:
-    """Make a file whose columns are so regular that it is all too small large enough for the memory that it takes."""
+    """Pad a file that compresses so well that it would be refused for the memory it expands to."""
     short = memory // MOST_TIMES - file.tell()
     if memory > FREE_BYTES and short > 0:
         archive.writestr(_entry("padding"), bytes(short), zipfile.ZIP_STORED)
@@ -273,7 +273,7 @@ class _Reader:
                 raise ValueError(f"{name} has {size} bytes where {announced} belong")
 
     def _tables(self, others: int, most: float) -> dict[str, list[Any]]:
-        """The tables, beside which other things are to come, and one record of which may weigh so much."""
+        """The tables; ``others`` is the memory for the rest of the file, ``most`` the limit for one record."""
         tables: dict[str, list[Any]] = {}
         with self._open("tables.json") as stream:
             source = JsonStream(stream.read, most=most)

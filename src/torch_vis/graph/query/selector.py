@@ -588,7 +588,7 @@ def _numbered(text: str) -> tuple[str, int | None, int | None]:
 
 
 def first_path(name: str, second_paths: Mapping[str, str]) -> str | None:
-    """The path that a module has in a run, for another path of it or of a module around it; None where there is none.
+    """The path that a module has in a run, given another path of it or of a module around it; None without one.
 
     >>> first_path("t2.fc", {"net.t2": "net.tied"}), first_path("fc", {"net.t2": "net.tied"})
     ('net.tied.fc', None)

@@ -547,7 +547,7 @@ def _signature(signature: dict[str, Any]) -> Iterator[str]:
 
 
 def _module_at(root: FileModule, path: str, classes: dict[str, str]) -> FileModule:
-    """The module at a path, with those above it; they are made where they are not there yet."""
+    """The module at a path, made with those above it where they are missing."""
     parts = path.split(".") if path else []
     if len(parts) > DEPTH:
         raise NotUnderstood("its modules are nested too deep")

@@ -122,7 +122,7 @@ def written(value: Any, letters: int = 38) -> str:
 
 
 class StateSource(Source):
-    """Names with dots as a tree whose leaves are tensors; other values in it are leaves that say what they are."""
+    """Dotted names as a tree with tensors as leaves; other values are leaves that show their type."""
 
     def __init__(self, title: str, state: Mapping[str, Any], *, facts: Sequence[str] = ()) -> None:
         leaves = _leaves(title, state)
@@ -241,7 +241,7 @@ def open_file(path: str | os.PathLike[str], *, trust: bool = False) -> Source:
 
 
 def _of_torch(path: str, trust: bool, ending: str) -> Source:
-    """A file that torch wrote; what is in it says how it is read, whatever its ending."""
+    """A file that torch wrote; its content decides how it is read, not its ending."""
     archive = _archive(path)
     try:
         if archive is not None and archive.is_exported:
@@ -264,7 +264,7 @@ def _of_torch(path: str, trust: bool, ending: str) -> Source:
 
 
 def _most(entry: Any) -> int:
-    """The bytes that a record of an archive may have; what is not compressed has those that it takes."""
+    """The bytes that a record of an archive may have; an uncompressed one has its size in the file."""
     import zipfile
 
     return int(entry.compress_size) if entry.compress_type == zipfile.ZIP_STORED else TABLE_BYTES

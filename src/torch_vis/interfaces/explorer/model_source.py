@@ -531,7 +531,7 @@ def _dtype(tensor: torch.Tensor) -> str:
 
 
 def _arguments(module: torch.nn.Module) -> str:
-    """What the module's repr says it was made with, on one line; one that was scripted does not know it any more."""
+    """The arguments in a module's repr, on one line; a scripted module has none."""
     if isinstance(module, torch.jit.ScriptModule):
         return ""
     try:

@@ -212,7 +212,7 @@ class _Work:
         return group, first
 
     def cost_of(self, node: int) -> Cost | None:
-        """What the formula says of one node; None where it does not cover it."""
+        """The cost of one node by its formula; None where the formula does not cover it."""
         graph = self.graph
         call = graph.calls[int(graph.node_call[node])]
         entry = self.entries[int(graph.node_call[node])]

@@ -167,7 +167,7 @@ def numel(tensors: Iterable[TensorType]) -> int:
 
 
 def elements(tensor: TensorType) -> int | None:
-    """How many elements a tensor holds: of a sparse or nested one those that it stores, None where that is not known.
+    """How many elements a tensor stores; None where that is unknown, as of some sparse or nested ones.
 
     >>> square = TensorType("float32", (3, 3), (), "sparse_coo")
     >>> elements(square), elements(SparseType.of(square, 4))

@@ -266,7 +266,7 @@ class Chart(NamedTuple):
 
     @property
     def marks(self) -> list[Mark]:
-        """The texts that stand beside points: those that overlap none before, and that lie on no other points.
+        """The texts beside points that overlap no earlier text and cover no other point.
 
         A text stands to the right of its point or to the left, and some lines above or below where it would lie on
         others. One of the form "first: this" is placed before the others, and says "first" alone where there is no room

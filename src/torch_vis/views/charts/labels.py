@@ -41,7 +41,7 @@ def shortened_alike(texts: Sequence[str], most: int = WIDE) -> list[str]:
 
 
 def _bare(texts: Sequence[str]) -> list[str]:
-    """Kernels by what they are, without the namespaces and the arguments that all C++ names have; others as they are.
+    """Names of C++ kernels without namespaces and arguments; other names unchanged.
 
     >>> _bare(["void at::native::reduce_kernel<512, at::native::Sum<float>>(at::Tensor)", "memset (device)"])
     ['reduce_kernel<512, Sum<float>>', 'memset (device)']

@@ -1,4 +1,4 @@
-"""The picture's contents: which items there are in each phase, and which of them feed which.
+"""The picture's contents: the items of each phase, and the edges between them.
 
 An edge is drawn between two items when an operation of the one reads bytes that an operation of the other wrote.
 Inside a fold only the first instance is drawn: what one instance hands to the next is not an edge of the picture. Views

@@ -193,7 +193,7 @@ class Colors:
         return [(name, text) for name, text in facts if text]
 
     def _makes(self, column: int, item: FigureItem, nodes: Any) -> str:
-        """The types of what comes out: all that an operation returns, and of a module what others take from it."""
+        """The types of outputs: all that an operation returns, and of a module those that others read."""
         graph = self.drawn.graph
         if item.kind == "operation":
             rows = range(*graph.output_span(int(nodes[0])))

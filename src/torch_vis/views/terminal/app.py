@@ -466,7 +466,7 @@ class Explorer(App[None]):
 
     @property
     def row(self) -> int:
-        """The row that the panel is about: the one that is held, or else the one under the cursor."""
+        """The row that the panel shows: the pinned one, or else the one under the cursor."""
         tree = self.tree_view
         return tree.row if tree.pinned is None else tree.pinned
 

@@ -19,7 +19,7 @@ from torch_vis.views.text.table_layout import line
 
 
 class ColumnSpec(NamedTuple):
-    """One column: heading, kind of figure, width, which switch of the configuration it obeys, what it is."""
+    """One column: heading, kind of figure, width, the option of the configuration that shows it, a description."""
 
     title: str
     kind: str
@@ -365,7 +365,7 @@ def has_capitals(pattern: str) -> bool:
 
 
 def matcher(pattern: str) -> Callable[[list[str]], list[bool]]:
-    """A function that says which texts match: a regular expression, or text as it stands where it is none.
+    """A function that says which texts match: by a regular expression, or as plain text where it is not a valid one.
 
     It takes the texts in small letters where the pattern has no capitals. Letters between ``.*`` are looked for first,
     which is many times faster than the expression itself.

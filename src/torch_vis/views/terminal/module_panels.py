@@ -52,7 +52,7 @@ def _again(source: Source, row: int) -> list[tuple[str, str]]:
 
 
 def _tensors(tensors: Sequence[TensorRow], canvas: PanelCanvas) -> None:
-    """What they are, and below that what is in them: side by side there would be no room for either."""
+    """Tensors with their types, and below each its contents: side by side there would be no room."""
     rows = []
     for tensor in tensors:
         nbytes = "" if tensor.nbytes is None else size(tensor.nbytes)

@@ -286,7 +286,7 @@ def draw_flow(source: Source, row: int, canvas: PanelCanvas) -> None:
 def border_tensors(
     source: Source, graph: Graph, nodes: Any
 ) -> tuple[list[BorderTensor], list[BorderTensor], list[BorderTensor]]:
-    """What the forward operations of a module take from others, what others take from them, and the state they read."""
+    """The tensors that a module's forward takes from others, those that others take from it, and the state it reads."""
     inside = np.zeros(len(graph) + 1, dtype=bool)
     inside[nodes] = True
     inside[-1] = False  # where a value without producer points to

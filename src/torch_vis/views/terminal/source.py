@@ -57,7 +57,7 @@ class Details(NamedTuple):
 
 
 class CallRow(NamedTuple):
-    """One call: when it began, how long it took with and without what it called, what went in and came out."""
+    """One call: when it began, its inclusive and own time, its inputs and outputs."""
 
     start_ns: int
     time_ns: int
@@ -134,7 +134,7 @@ class Source:
         return Run(self.graph, self.metrics).lifetimes
 
     def part(self, row: int) -> tuple[Source, int]:
-        """The source that knows a row, and which row it is there: this one, unless it is put together of several."""
+        """The source that a row belongs to, and the row's number there: this source, unless it combines several."""
         return self, row
 
     def details(self, row: int) -> Details:

@@ -127,7 +127,7 @@ class Dependencies:
 
     @property
     def groups(self) -> list[DependencyGroup]:
-        """The units by where they live, those that may be cut and those that may not."""
+        """The units by the parameters that hold them, and whether they may be cut."""
         facts = self._facts()
         reasons = self._locked_units(facts.heads)
         is_tied = self._mask([self.unit[ids] for ids, _ in self._dimensions.edges])

@@ -165,7 +165,7 @@ class Dimensions:
         return b if self.is_loose(a) else a
 
     def loose(self, length: int) -> Ids:
-        """Ids for a dimension that one element was spread over: it goes along with what it is joined with."""
+        """Ids for a broadcast dimension: it takes the units of what it is combined with."""
         ids = self._new_ids(length)
         self._loose += [self.count - length, self.count]
         return ids

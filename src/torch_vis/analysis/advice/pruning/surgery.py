@@ -283,7 +283,7 @@ def _in(
 
 
 def _scaled(value: Any, sizes: Collection[int], left: Fraction) -> Any:
-    """A number, or several, with those that are one of the sizes made smaller; None where none is."""
+    """A number, or several, with those that equal one of the sizes scaled down; None where none does."""
     if type(value) is int:
         new = value * left
         return int(new) if value in sizes and new.denominator == 1 else None
@@ -330,7 +330,7 @@ def _sets(
 
 
 def named_for_heads(changes: Sequence[AttributeChange]) -> tuple[AttributeChange, ...]:
-    """Those whose names say that they are about heads."""
+    """The attributes whose names say that they count heads."""
     return tuple(change for change in changes if "head" in change.attribute)
 
 

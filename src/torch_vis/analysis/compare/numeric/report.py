@@ -575,7 +575,7 @@ class DifferencesReport(Report):
         return name + (f" (only in {run})" if is_alone else "")
 
     def _results_text(self, kind: str) -> str:
-        """The results of a kind: the one that differs most of those of which that can be said."""
+        """The results of a kind: the one that differs most, of those that can be compared."""
         of_kind = {name: row for name, (what, row) in self.results.items() if what == kind}
         if not of_kind:
             return ""
