@@ -58,7 +58,8 @@ def writer(path: str | os.PathLike[str], format: Any = None) -> Any:
     if not isinstance(path, (str, os.PathLike)):
         raise UsageError(f"a path is a string or a Path, not {type(path).__name__} {path!r}")
     if format is not None and not isinstance(format, str):
-        result = format  # the exporter itself
+        # the exporter itself
+        result = format
     elif format is not None:
         result = _own(format, "file format") if ":" in format else _load(_row(format).target)
     else:
@@ -155,7 +156,8 @@ def _own(target: str, kind: str) -> Any:
         return _load(target)
     except ModuleNotFoundError as error:
         if not target.partition(":")[0].startswith(error.name or "?"):
-            raise  # it is there, and something that it imports is not
+            # it is there, and something that it imports is not
+            raise
         raise NoMatch(f"no {kind} {target!r}: there is no module {error.name!r}") from error
     except AttributeError as error:
         raise NoMatch(f"no {kind} {target!r}: {error}") from error

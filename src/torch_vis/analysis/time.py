@@ -391,7 +391,8 @@ def _groups_chart(kind: str, groups: Sequence[Group]) -> Chart:
 
 def _called(row: CallTime, number: int, has_backward: bool) -> list[Any]:
     quartiles = (row.low_ns, row.high_ns)
-    host = row.host_ns if row.host_ns >= 0 else None  # what recording took is taken off by an estimate
+    # what recording took is taken off by an estimate
+    host = row.host_ns if row.host_ns >= 0 else None
     times = (row.self_ns, row.operations_ns, host, row.backward_ns, row.recomputed_ns)
     name = (row.name or ("whole run" if row.scope == 0 else row.type)) + (f" {AGAIN}" if row.again else "")
     whole = row.inclusive_ns + row.backward_ns if has_backward else None
@@ -681,7 +682,8 @@ class Timing:
         recomputed = self._inside(self.time, repeated, first)
         behind[again] -= recomputed[again]
         recomputed[again] = 0
-        inside[0], behind[0], recomputed[0] = self.operations_ns, 0, 0  # the run is around its backward pass
+        # the run is around its backward pass
+        inside[0], behind[0], recomputed[0] = self.operations_ns, 0, 0
         own = self._own()
         low, high = (self._spread(name) for name in ("scope_time_low_ns", "scope_time_high_ns"))
         kernel: Any = [None] * len(own)

@@ -34,7 +34,8 @@ def save(path: PathLike, run: Run) -> None:
         writer = csv.writer(text)
         writer.writerow(map(harmless, columns))
         writer.writerows(zip(*columns.values(), strict=True))
-        text.detach()  # or closing it would close the file before it is in its place
+        # or closing it would close the file before it is in its place
+        text.detach()
 
 
 def _texts(name: str, cells: Any, known: Any) -> list[Any]:

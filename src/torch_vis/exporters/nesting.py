@@ -127,7 +127,8 @@ class Namespaces:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.names = [""]
-        self.scopes = [-1]  # what each is a call of; -1 is no module
+        # what each is a call of; -1 is no module
+        self.scopes = [-1]
         self.parents = [0]
         self.of_node: list[int] = []
         self._main = main_scope(graph)
@@ -135,7 +136,8 @@ class Namespaces:
         self._numbers: dict[tuple[int, RunPart], int] = {}
         self._taken = Names({path.partition(".")[0] for path in graph.scope_paths})
         self._tops: dict[RunPart, int] = {RunPart.FORWARD: 0}
-        self._given = Names(longest=1 << 20)  # one that is cut would no longer be inside the others
+        # one that is cut would no longer be inside the others
+        self._given = Names(longest=1 << 20)
         parts = node_parts(graph)
         self._stretches = Stretches(graph, parts, self._main)
         self._stretch_numbers: dict[tuple[int, int], int] = {}

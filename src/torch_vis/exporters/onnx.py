@@ -305,15 +305,18 @@ class BoxBorders:
         self.producer: list[int] = graph.value_producer.tolist()
         self.reads = node_reads(graph)
         self.values = len(self.producer)
-        self.bundles: list[list[int]] = []  # the members of thing number values + 0, values + 1, …
+        # the members of thing number values + 0, values + 1, …
+        self.bundles: list[list[int]] = []
         self.bundle_box: list[int] = []
         self.imports: list[dict[int, None]] = [{} for _ in boxes.boxes]
         self.exports: list[dict[int, None]] = [{} for _ in boxes.boxes]
-        self.packed: dict[int, int] = {}  # box: the bundle that is made in it
+        # box: the bundle that is made in it
+        self.packed: dict[int, int] = {}
         # for each box the bundles that are taken apart in it, with the members that are wanted there
         self.unpacked: list[dict[int, set[int]]] = [{} for _ in boxes.boxes]
         self._height: dict[int, int] = {}
-        self._inside: dict[int, int] = {}  # the bundle that a thing is a member of
+        # the bundle that a thing is a member of
+        self._inside: dict[int, int] = {}
         self._late: dict[Demand, None] = {}
 
     def home(self, value: int) -> OnnxBox:
@@ -524,7 +527,8 @@ class OutsideTensors:
                 if self.borders.producer[value] < 0:
                     readers.setdefault(value, {})[self.borders.boxes.home[node]] = None
         start = self.graph.result_start
-        for value in self.graph.result_value[: int(start[-1])].tolist():  # one that came back as it was
+        # one that came back as it was
+        for value in self.graph.result_value[: int(start[-1])].tolist():
             if self.borders.producer[value] < 0:
                 readers.setdefault(value, {})[0] = None
         return readers

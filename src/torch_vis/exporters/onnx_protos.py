@@ -136,7 +136,8 @@ class Protos:
             return None
         kind = self.onnx.AttributeProto
         if isinstance(argument, int) and argument in INT64:
-            return kind(name=name, type=kind.INT, i=int(argument))  # a bool is 0 or 1
+            # a bool is 0 or 1
+            return kind(name=name, type=kind.INT, i=int(argument))
         if isinstance(argument, float) and is_single(argument):
             return kind(name=name, type=kind.FLOAT, f=argument)
         if type(argument) is tuple and all(isinstance(part, int) and part in INT64 for part in argument):

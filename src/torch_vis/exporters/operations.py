@@ -46,7 +46,8 @@ def operations(graph: Graph) -> dict[str, tuple[Any, Any]]:
 
 def _take(records: Sequence[Any], numbers: Any) -> Any:
     """One field for every operation; None where the number is -1."""
-    table = np.empty(len(records) + 1, dtype=object)  # the None at the end is what -1 picks
+    # the None at the end is what -1 picks
+    table = np.empty(len(records) + 1, dtype=object)
     for number, record in enumerate(records):
         table[number] = record
     return table[numbers]
@@ -81,7 +82,8 @@ def links(graph: Graph) -> Iterator[Link]:
         yield Link(f"value:{value}", node, value, kind)
     for value in np.flatnonzero(graph.value_carries >= 0).tolist():
         below = int(graph.value_carries[value])
-        if graph.value_producer[below] < 0 <= graph.value_producer[value]:  # laid over a tensor from outside
+        # laid over a tensor from outside
+        if graph.value_producer[below] < 0 <= graph.value_producer[value]:
             yield Link(f"value:{below}", int(graph.value_producer[value]), below, int(Kind.WHOLE))
     for result in graph.outcomes:
         for value, kind in result.sources():

@@ -160,7 +160,8 @@ def _modules(graph: Graph, nodes: Any, start: Any, end: Any, process: int, track
     kinds = [_json(module.kind) for module in graph.modules]
     scopes = graph.node_scope[nodes]
     breaks = np.concatenate([[0], np.flatnonzero(np.diff(scopes)) + 1, [len(nodes)]])
-    open_: list[tuple[int, int]] = []  # scope, and the time it was opened
+    # scope, and the time it was opened
+    open_: list[tuple[int, int]] = []
     last = 0
     for first, stop in zip(breaks[:-1].tolist(), breaks[1:].tolist()):
         path = []
@@ -198,7 +199,8 @@ def _label(graph: Graph, scope: int) -> str:
 
 
 def _json(item: Any) -> str:
-    return inert(json.dumps(item, ensure_ascii=False))  # Perfetto shows escapes as they are written
+    # Perfetto shows escapes as they are written
+    return inert(json.dumps(item, ensure_ascii=False))
 
 
 class _Words:

@@ -396,7 +396,8 @@ class Code:
                 return f"pytree.treespec_loads({pytree.treespec_dumps(part)!r})"
             except NotImplementedError as error:
                 raise UsageError(_refusal(target, part)) from error
-        name = f"called_{function.__name__}"  # a function that is an argument of flat_apply, wrapped as a treespec
+        # a function that is an argument of flat_apply, wrapped as a treespec
+        name = f"called_{function.__name__}"
         self.imports.add(self._import_line(name, function))
         self.imports.add("from torch._higher_order_ops.flat_apply import _ConstantFunction")
         return f"pytree.tree_structure(_ConstantFunction({name}))"

@@ -86,7 +86,8 @@ class _RunWriter:
         mode = False
         for node in nodes:
             recording = bool(self.graph.node_flags[node] & Flag.GRAD_MODE)
-            if recording != mode:  # a few kernels look at it
+            # a few kernels look at it
+            if recording != mode:
                 mode = recording
                 lines.append(f"    torch.set_grad_enabled({mode})")
             lines += [f"    {line}" for line in self._operation(node)]
@@ -150,7 +151,8 @@ class _RunWriter:
         written = {row: names[-1 - int(graph.out_slot[row])] for row in rows if graph.out_slot[row] < 0}
         fresh = [row for row in rows if row not in written]
         copies = [f"v{graph.out_value[row]} = {name}" for row, name in written.items()]
-        if not fresh:  # detach_ would refuse a view, and there is no history to cut
+        # detach_ would refuse a view, and there is no history to cut
+        if not fresh:
             return copies if call.op.startswith("aten::detach_") else [text, *copies]
         if len(fresh) == 1 and not written and len(rows) == 1 and not _returns_many(call.op):
             return [f"v{graph.out_value[fresh[0]]} = {text}"]

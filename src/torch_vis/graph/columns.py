@@ -128,7 +128,8 @@ class Columns:
     def first_output(self) -> Ints:
         """For each node its first returned value, else the first that it writes; -1 without outputs."""
         first = np.full(len(self), -1, dtype=np.int64)
-        for chosen in (self.out_slot == -1, self.out_slot == 0):  # the later one counts
+        # the later one counts
+        for chosen in (self.out_slot == -1, self.out_slot == 0):
             first[self.out_node[chosen]] = self.out_value[chosen]
         others = (np.diff(self.out_start) > 0) & (first < 0)
         first[others] = self.out_value[self.out_start[:-1][others]]

@@ -19,7 +19,8 @@ def follow(target: Ints) -> Ints:
     >>> follow(np.array([0, 0, 1, 3, 2])).tolist()
     [0, 0, 0, 3, 0]
     """
-    while True:  # each round doubles how far it looks
+    # each round doubles how far it looks
+    while True:
         further = target[target]
         if np.array_equal(further, target):
             return further
@@ -60,7 +61,8 @@ def bases(graph: Columns, views: Bools, *, by_argument: bool = False) -> Ints:
     """
     is_viewed = graph.in_slot == 0 if by_argument else graph.in_kind != Kind.SHAPE
     rows = np.flatnonzero(views[graph.in_node] & is_viewed)[::-1]
-    viewed = np.full(len(graph), -1, dtype=np.int64)  # by node
+    # by node
+    viewed = np.full(len(graph), -1, dtype=np.int64)
     # the rows are reversed, so of several the first one stays
     viewed[graph.in_node[rows]] = graph.in_value[rows]
     base = np.arange(len(graph.value_type), dtype=np.int64)
@@ -163,7 +165,8 @@ def parameters_used(graph: Columns) -> Column:
     reader, value = graph.in_node, roots(graph, views)[graph.in_value]
     is_parameter = (graph.value_role[value] == Role.PARAMETER) & (graph.value_producer[value] < 0)
     rows = np.flatnonzero(is_parameter & (graph.node_phase[reader] == Phase.FORWARD))
-    rows = rows[np.lexsort((rows, views[reader[rows]]))]  # real use before views, then in order
+    # real use before views, then in order
+    rows = rows[np.lexsort((rows, views[reader[rows]]))]
     value = value[rows]
     tensors = np.stack([graph.value_storage[value], graph.value_offset[value], graph.value_type[value]])
     _, first = np.unique(tensors, axis=1, return_index=True)

@@ -447,7 +447,8 @@ class Lifetimes:
         graph = self.graph
         result = np.full(len(self.birth), -1, dtype=np.int64)
         values = np.arange(len(graph.value_storage))[::-1]
-        result[graph.value_storage[values]] = values  # the last write counts: the first value
+        # the last write counts: the first value
+        result[graph.value_storage[values]] = values
         named = values[graph.value_name[values] >= 0]
         result[graph.value_storage[named]] = named
         return result
@@ -551,7 +552,8 @@ def block_births(graph: Graph) -> Ints:
     if not lifts.any():
         return birth
     first = np.full(len(birth), -1, dtype=np.int64)
-    backwards = slice(None, None, -1)  # the last write counts: the first reader
+    # the last write counts: the first reader
+    backwards = slice(None, None, -1)
     first[graph.value_storage[graph.in_value[backwards]]] = graph.in_node[backwards]
     given = np.zeros(len(birth), dtype=bool)
     given[graph.value_storage[np.isin(graph.value_role, GIVEN)]] = True

@@ -141,7 +141,8 @@ class Metrics(Mapping[str, Column]):
     ) -> None:
         self._columns = dict(columns or {})
         self._later = dict(later or {})
-        self._versions = dict(seen or {})  # the version at which each column was computed
+        # the version at which each column was computed
+        self._versions = dict(seen or {})
 
     def __getitem__(self, name: str) -> Column:
         if name in self._later:

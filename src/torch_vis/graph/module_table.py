@@ -164,7 +164,8 @@ class ModuleTable:
     def children(self, line: ModuleLine | None) -> list[ModuleLine]:
         """The lines inside a line, or for None the outermost ones."""
         modules = self.modules
-        if line is None and self.run.kind != "run":  # the whole run was one call of a module
+        # the whole run was one call of a module
+        if line is None and self.run.kind != "run":
             return [_line([self.run], _label(self.run, ""), 0)]
         members = [self.run] if line is None else line.members
         above = members[0].path
@@ -219,7 +220,8 @@ class ModuleTable:
     def by_operator(self) -> list[tuple[str, Totals]]:
         """The run's own operations (those outside of all modules), summed up for each operator."""
         graph = self.graph
-        ran = dict.fromkeys([*self.run.own_ops, *self.run.own_backward_ops])  # both ways, some of them
+        # both ways, some of them
+        ran = dict.fromkeys([*self.run.own_ops, *self.run.own_backward_ops])
         names = {name: number for number, name in enumerate(ran)}
         of_call = np.array([names.get(short_name(call.op), -1) for call in graph.calls], dtype=np.int64)
         outside = np.flatnonzero(self._module_of_node == 0)
@@ -233,7 +235,8 @@ class ModuleTable:
         for module, own in zip(modules, self._sums_by(self._module_of_node, everywhere, len(modules))):
             module.own = own
         self._count_operators()
-        for module in reversed(modules):  # a module comes after the one it is called from
+        # a module comes after the one it is called from
+        for module in reversed(modules):
             module.sums.add(module.own)
             if module.parent >= 0:
                 modules[module.parent].sums.add(module.sums)
@@ -260,7 +263,8 @@ class ModuleTable:
         """
         if not self.recomputed.any():
             return self._module_of_scope, values
-        if name == "time_ns":  # the call around backward has it already
+        # the call around backward has it already
+        if name == "time_ns":
             return self._module_of_scope, np.where(self.recomputed, 0, values)
         return self._module_of_scope[self.graph.tree.nearest(~self.recomputed)], values
 
@@ -357,7 +361,8 @@ def _parameters(graph: Graph) -> tuple[list[Parameter], Any]:
         number = numbers.get(key)
         if number is None:
             if name < 0 and graph.value_producer[value] >= 0:
-                continue  # a view of a parameter, not one itself
+                # a view of a parameter, not one itself
+                continue
             number = numbers[key] = len(result)
             result.append(Parameter(graph.names[name] if name >= 0 else "", graph.types[type_]))
         of_value[value] = number
@@ -421,7 +426,8 @@ def output_values(graph: Graph) -> dict[int, int]:
     given = [source for row in graph.outcomes if row.kind == "output" for source, _ in row.sources()[:1]]
     given = [source for source in given if graph.value_producer[source] >= 0]
     value = np.concatenate([value, np.array(given, dtype=value.dtype)])
-    reader = np.concatenate([reader, np.full(len(given), -1, dtype=reader.dtype)])  # outside of every scope
+    # outside of every scope
+    reader = np.concatenate([reader, np.full(len(given), -1, dtype=reader.dtype)])
     keep = forward[graph.value_producer[value]]
     handed = _latest_leaving(graph, value[keep], reader[keep], enter, leave)
     fallback = graph.out_value[forward[graph.value_producer[graph.out_value]]]
@@ -446,7 +452,8 @@ def _whole_run(graph: Graph, forward: Any) -> list[int]:
 def _latest_leaving(graph: Graph, value: Any, reader: Any, enter: Any, leave: Any) -> dict[int, int]:
     """For each scope, the last made of the values that are read outside it; ``reader`` is in ``enter``'s numbers."""
     producer = graph.value_producer[value]
-    index = value - graph.out_value[graph.out_start[producer]]  # 0 for the first output of its operation
+    # 0 for the first output of its operation
+    index = value - graph.out_value[graph.out_start[producer]]
     order = np.lexsort((-index, producer))
     value, reader = value[order], reader[order]
     scope, rank = graph.node_scope[producer[order]], np.arange(len(value))

@@ -31,7 +31,8 @@ def calls_alone(run: Run, calls: list[int]) -> Run:
     wall = _took(part, metrics)
     meta = {**run.meta, "wall_ns": wall, "overhead_ns": 0, "overhead_error_ns": 0, "compile_ns": 0}
     limits = run.limits
-    if not (part.node_flags & Flag.ESCAPE).any():  # the values left elsewhere
+    # the values left elsewhere
+    if not (part.node_flags & Flag.ESCAPE).any():
         limits = tuple(limit for limit in limits if limit.kind != "python")
     number = np.where(keep["node"], np.cumsum(keep["node"]) - 1, -1)
     limits = tuple(
@@ -51,7 +52,8 @@ def _kept(graph: Graph, calls: list[int]) -> dict[str, Bools]:
     inputs = node[graph.in_node]
     outputs = np.repeat(node, np.diff(graph.out_start))
     value[graph.in_value[inputs]] = value[graph.out_value[outputs]] = True
-    for index in range(len(value) - 1, -1, -1):  # what a kept value carries along is an earlier index
+    # what a kept value carries along is an earlier index
+    for index in range(len(value) - 1, -1, -1):
         if value[index] and graph.value_carries[index] >= 0:
             value[graph.value_carries[index]] = True
     of_result = np.repeat(np.arange(len(graph.results)), np.diff(graph.result_start))
@@ -81,7 +83,8 @@ def _columns(graph: Graph, keep: dict[str, Bools]) -> dict[str, Any]:
             column = np.where(column >= 0, number[spec.refers][column], -1)
         result[name] = column
     count = int(keep["node"].sum())
-    indices = np.append(np.cumsum(keep["node"]), [count, count + 1])  # operations that stay, up to each
+    # operations that stay, up to each
+    indices = np.append(np.cumsum(keep["node"]), [count, count + 1])
     result["resize_node"] = indices[np.maximum(graph.resize_node[keep["resize"]].astype(np.int64) - 1, 0)]
     result["resize_node"][graph.resize_node[keep["resize"]] == 0] = 0
     death = graph.storage_death[keep["storage"]].astype(np.int64)

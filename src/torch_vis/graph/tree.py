@@ -110,7 +110,8 @@ class Tree:
     def inclusive(self, own: Array, combine: np.ufunc = np.add) -> Array:
         """Sums over each row and all that lie inside it, along the last axis; ``np.maximum`` takes the largest."""
         sums = own.astype(np.float64 if own.dtype.kind == "f" else np.int64)
-        columns = sums.T  # a view, so that rows are added in place
+        # a view, so that rows are added in place
+        columns = sums.T
         for rows in reversed(self.levels[1:]):
             combine.at(columns, self.parent[rows], columns[rows])
         return sums
@@ -158,7 +159,8 @@ class Tree:
     def outermost(self, group: Sequence[int] | Ints) -> Bools:
         """Which rows lie inside no other row of their group."""
         groups = np.asarray(group).tolist()
-        running: Counter[int] = Counter()  # how many rows of each group are around the current one
+        # how many rows of each group are around the current one
+        running: Counter[int] = Counter()
         outermost = np.ones(len(self), dtype=bool)
         stack = [(int(row), False) for row in np.flatnonzero(self.parent < 0)[::-1]]
         while stack:
@@ -252,7 +254,8 @@ class ScopeTree(Tree):
         """
         backward_only = self._only_in_backward(self._graph.node_phase == Phase.BACKWARD).tolist()
         modules, around = self._graph.scope_module.tolist(), self._modules_around()
-        calls: dict[int, list[int]] = defaultdict(list)  # the forward calls of each module
+        # the forward calls of each module
+        calls: dict[int, list[int]] = defaultdict(list)
         # the same, by (call around, module)
         calls_inside: dict[tuple[int, int], list[int]] = defaultdict(list)
         # how many forward calls of each module backward has come by, last first
@@ -282,7 +285,8 @@ class ScopeTree(Tree):
                     begin = max(len(candidates) - passed[module], 0)
                 elif not self.recomputed[scope]:
                     candidates = candidates[::-1]
-                if candidates:  # a call more than forward made stands for the last one again
+                # a call more than forward made stands for the last one again
+                if candidates:
                     first[scope] = candidates[min(begin + seen[outer, module], len(candidates) - 1)]
                 seen[outer, module] += 1
         return first
@@ -320,7 +324,8 @@ class ScopeTree(Tree):
         np.minimum.at(own_first, graph.node_scope, np.arange(count))
         first_node = self.inclusive(own_first, np.minimum).tolist()
         stretches: list[list[int]] = []
-        last = -1  # of the call before: how many gradients came before it, -1 for a call of forward
+        # of the call before: how many gradients came before it, -1 for a call of forward
+        last = -1
         for scope in np.flatnonzero(self.is_module).tolist():
             if not backward_only[scope]:
                 position = -1

@@ -106,12 +106,14 @@ def _column(graph: Graph, names: list[str], relevance: Mapping[str, float]) -> C
         if scope.kind == "function" and not inside[scope.index]:
             calls.append(scope.index)
     last = np.full(len(graph.scope_call), -1, dtype=np.int64)
-    last[graph.node_scope] = np.arange(len(graph))  # the later one counts
+    # the later one counts
+    last[graph.node_scope] = np.arange(len(graph))
     values, known = np.zeros(len(graph)), np.zeros(len(graph), dtype=bool)
     at = 0
     for name in names:
         if at == len(calls) or graph.scopes[calls[at]].path != re.sub(r"_\d+$", "", name):
-            continue  # it only takes a result apart, and was not called
+            # it only takes a result apart, and was not called
+            continue
         node = int(last[calls[at]])
         at += 1
         if name in relevance and node >= 0:
@@ -393,7 +395,8 @@ def module_of(node: fx.Node) -> tuple[str, str]:
     if not stack:
         return "", ""
     path, kind = list(stack.values())[-1]
-    if "_metadata_hook" in str(path):  # what torch makes up for nodes that no module made
+    # what torch makes up for nodes that no module made
+    if "_metadata_hook" in str(path):
         return "", ""
     name = kind if isinstance(kind, str) else kind.__qualname__
     return PATH.sub("", path), name.rpartition(".")[2]

@@ -281,7 +281,8 @@ def _onnx(
         program = torch.onnx.export(exported, dynamo=True, verbose=False)
     sizes = tuple(str(symbol) for symbol in exported.range_constraints)
     seconds = time.perf_counter() - started
-    assert program is not None  # dynamo=True gives one or raises
+    # dynamo=True gives one or raises
+    assert program is not None
     counts = Counter(node.op_type for node in program.model.graph)
     outputs = program(*args, **kwargs)
     return CaptureRow(
@@ -307,7 +308,8 @@ class _Flat(torch.nn.Module):
         super().__init__()
         self.model = model
         self.leaves, self.spec = pytree.tree_flatten((args, kwargs))
-        self.training = model.training  # train() would reach into the model
+        # train() would reach into the model
+        self.training = model.training
 
     def tensors(self) -> list[torch.Tensor]:
         """The inputs that are tensors."""

@@ -373,7 +373,8 @@ def node_costs(trace: Trace | None, number: int, nodes: list[fx.Node]) -> list[t
     scopes = function_scopes(trace.graph, f"partition {number}")
     indices = _matched(trace.graph, scopes, nodes)
     if indices is None:
-        return unknown  # it never ran, or not node by node
+        # it never ran, or not node by node
+        return unknown
     owner = _owners(trace.graph, scopes, indices)[trace.graph.node_scope]
     sums = []
     for name in COSTS:
@@ -398,7 +399,8 @@ def function_scopes(graph: Graph, partition: str) -> list[int]:
             inside.add(scope)
         elif parent in inside:
             if kinds[module] == "function":
-                scopes.append(scope)  # what a node runs inside itself belongs to the node
+                # what a node runs inside itself belongs to the node
+                scopes.append(scope)
             else:
                 inside.add(scope)
     return scopes
@@ -567,7 +569,8 @@ def _blocks_of(node: fx.Node, before: dict[fx.Node, list[MemoryBlock]]) -> Itera
         return
     shaped = node.meta.get("tensor_meta")
     if shaped is None and node.op != "get_attr" and not {"example_value", "val"} & node.meta.keys():
-        yield MemoryBlock(node.name, None)  # nothing says what it makes
+        # nothing says what it makes
+        yield MemoryBlock(node.name, None)
         return
     if shaped is not None and _is_view(node):
         yield from before.get(next(iter(node.all_input_nodes), node), ())
@@ -582,7 +585,8 @@ def _block(tensor: torch.Tensor, node: fx.Node) -> MemoryBlock:
     try:
         storage = tensor.untyped_storage()
     except (RuntimeError, NotImplementedError):
-        return MemoryBlock(node.name, None)  # sparse or nested: no plain memory
+        # sparse or nested: no plain memory
+        return MemoryBlock(node.name, None)
     return MemoryBlock(storage._cdata, hint(storage.nbytes()))
 
 

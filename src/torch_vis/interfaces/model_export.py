@@ -207,7 +207,8 @@ def _widened(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, 
 def _agrees(program: Any, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a program that was exported for two gives the model's own output for one."""
     if any(spec.kind.name.endswith("MUTATION") for spec in program.graph_signature.output_specs):
-        return False  # running the model for a test would change it
+        # running the model for a test would change it
+        return False
     with without_gradients(), RngStates():
         expected = pytree.tree_leaves(model(*args, **kwargs))
     with without_gradients(), RngStates():
@@ -258,7 +259,8 @@ def _twin(node: fx.Node) -> Any:
     if list(source.users) != [node] or not isinstance(source.target, torch._ops.OpOverload):
         return None
     if any(result.alias_info is not None for result in source.target._schema.returns):
-        if not _writes(source.target):  # a view of something else
+        # a view of something else
+        if not _writes(source.target):
             return None
     name = target._schema.name.split("::")[1]
     packet = getattr(getattr(torch.ops, target.namespace), out_of_place(name), None)
@@ -395,7 +397,8 @@ class Contract:
             return
         lower, upper = _number(limits.lower, 0), _number(limits.upper, UNBOUNDED)
         if not self.declared and lower <= 2:
-            lower = 0  # torch's own bound, not one of the model's
+            # torch's own bound, not one of the model's
+            lower = 0
         if not lower <= size <= upper:
             most = f" and at most {upper}" if upper < UNBOUNDED else ""
             raise UsageError(f"{where} is {size}; the graph takes at least {lower}{most}")

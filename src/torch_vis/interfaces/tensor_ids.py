@@ -508,11 +508,13 @@ def split_name(name: str) -> tuple[str, str]:
     bare, title = name, ""
     while bare.startswith(GRADIENT):
         bare = bare.removeprefix(GRADIENT)
-        title += "grad "  # Netron shows 20 characters or so
+        # Netron shows 20 characters or so
+        title += "grad "
     domain, separator, last = bare.rpartition("::")
     if not separator:
         domain, _, last = bare.rpartition(".")
-    if not domain or domain.startswith("ai.onnx"):  # those operators are ONNX's own, with rules of their own
+    # those operators are ONNX's own, with rules of their own
+    if not domain or domain.startswith("ai.onnx"):
         domain = DOMAIN
     return clean(domain), clean(title + (last or bare))
 

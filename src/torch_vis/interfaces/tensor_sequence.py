@@ -56,7 +56,8 @@ class OperationSteps:
         whole = owner.astype(np.int64) * len(Phase) + graph.node_phase
         label = np.where(owner >= 0, whole, len(self._owner) * len(Phase) + np.arange(count))
         label[is_gradient] = -1
-        while (label < 0).any():  # gradients of operations, then gradients of those, and so on
+        # gradients of operations, then gradients of those, and so on
+        while (label < 0).any():
             ready = np.flatnonzero((label < 0) & (label[graph.node_link] >= 0))
             target = label[graph.node_link[ready]]
             begins = np.ones(len(ready), dtype=bool)
@@ -238,7 +239,8 @@ def _value_names(graph: Graph, ports: Ports) -> list[str]:
         if value < count and (not wanted or wanted.startswith("%")):
             continue
         if value >= count and wanted.startswith("%"):
-            taken.add(wanted)  # the number alone is the tensor before
+            # the number alone is the tensor before
+            taken.add(wanted)
         while name in taken:
             versions[wanted] = versions.get(wanted, 0) + 1
             name = f"{wanted}@{versions[wanted]}"
@@ -266,7 +268,8 @@ def _dispatched(graph: Graph, steps: OperationSteps) -> tuple[Lists, Lists, Ints
     producer = graph.value_producer[value]
     making = np.where(producer >= 0, steps.of_node[producer], -1) if len(graph) else step
     held = np.isin(graph.value_role[value], (Role.PARAMETER, Role.BUFFER)) & (producer < 0)
-    held &= graph.node_phase[reader] != Phase.OPTIMIZER  # there, they are what it is all about
+    # there, they are what it is all about
+    held &= graph.node_phase[reader] != Phase.OPTIMIZER
     incoming = (graph.value_role[value] == Role.GRADIENT) & (graph.node_phase[reader] == Phase.BACKWARD)
     rank = np.select([slot < 0, held, ~incoming], [3, 2, 1], 0)
     time = np.where(slot < 0, 0, _times(reader, value))
@@ -525,7 +528,8 @@ class Calls:
         self._calls: dict[int, NotedCall] = {}
         self._spellings: list[Spelling] = []
         self._arguments: dict[int, dict[str, Any]] = {}
-        capture: Any = getattr(trace, "capture", None)  # only what was just recorded has notes; files do not
+        # only what was just recorded has notes; files do not
+        capture: Any = getattr(trace, "capture", None)
         if capture is None or capture.recorder.function_mode is None or not hasattr(capture, "numbers"):
             return
         recorder = capture.recorder
@@ -556,7 +560,8 @@ class Calls:
             if given and min(numbers) < 0:
                 late = [values[-2 - n] for n in numbers if n < UNKNOWN]
                 inputs = [self._before(n, values) for n in numbers]
-                if not returned:  # of tensors first seen in the call, those that it wrote
+                # of tensors first seen in the call, those that it wrote
+                if not returned:
                     outputs = [
                         value for value in late if value >= 0 and self._graph.value_producer[value] >= 0
                     ]
@@ -659,7 +664,8 @@ def _schemas(name: str, function: Any) -> list[tuple[list[str], list[str]]]:
     if not isinstance(function, torch._ops.OpOverloadPacket):
         packet = getattr(torch.ops.aten, last_part(name), None)
     if not isinstance(packet, torch._ops.OpOverloadPacket):
-        return [(["self", "other"], ["Tensor", "number"])]  # what is left are operators, x & 1
+        # what is left are operators, x & 1
+        return [(["self", "other"], ["Tensor", "number"])]
     return [_parameters(getattr(packet, overload)._schema) for overload in packet.overloads()]
 
 

@@ -66,7 +66,8 @@ def _begins(lengths: Ints) -> Ints:
 def _relabel(codes: Ints) -> Ints:
     """The codes as numbers from 0 without gaps, equal where they were."""
     top = int(codes.max(initial=0)) + 1
-    if top <= 4 * len(codes) + 1024:  # a table of all codes is cheaper than sorting
+    # a table of all codes is cheaper than sorting
+    if top <= 4 * len(codes) + 1024:
         seen = np.zeros(top, dtype=np.int64)
         seen[codes] = 1
         return (np.cumsum(seen) - 1)[codes]

@@ -180,7 +180,8 @@ def _schema_of(op: str) -> Any:
         import torch
     except ImportError:
         return None
-    if not QUALIFIED.fullmatch(name):  # torch raises for what cannot be an operator's name
+    # torch raises for what cannot be an operator's name
+    if not QUALIFIED.fullmatch(name):
         return None
     schemas = torch._C._jit_get_schemas_for_operator(name)
     return next((schema for schema in schemas if schema.overload_name == overload), None)

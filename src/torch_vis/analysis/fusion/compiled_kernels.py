@@ -534,7 +534,8 @@ class KernelAttribution:
         self._programs = programs
         self._program = traced.program
         self._modules = traced.program.modules if traced.program is not None else []
-        self._taken: set[int] = set()  # scopes of the partitions that Inductor was given
+        # scopes of the partitions that Inductor was given
+        self._taken: set[int] = set()
         self._place()
 
     def _place(self) -> None:
@@ -544,7 +545,8 @@ class KernelAttribution:
                 continue
             nodes, program = call_nodes(modules[partition]), self._programs[partition]
             if nodes != program.nodes:
-                continue  # Dynamo took it otherwise this time; its operations count as not matched
+                # Dynamo took it otherwise this time; its operations count as not matched
+                continue
             self._taken.add(scope_of)
             rows = [self.graph.scopes[scope] for scope in scopes]
             indices = matches([row[1:] for row in nodes], [(row.path, row.type) for row in rows])

@@ -172,7 +172,8 @@ class Dependences:
         graph = self.graph
         source, target, value, _ = graph.edges(shape=False)
         rows = (graph.value_producer[graph.in_value] >= 0) & (graph.in_kind != Read.SHAPE)
-        count = int(rows.sum())  # the rows of the graph's edges that come from arguments stand first
+        # the rows of the graph's edges that come from arguments stand first
+        count = int(rows.sum())
         rel = np.full(len(source), LoopRelation.ORDER, dtype=np.int64)
         numel = np.zeros(len(source), dtype=np.int64)
         spread = np.full(len(source), -1, dtype=np.int64)

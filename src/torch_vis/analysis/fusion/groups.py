@@ -195,7 +195,8 @@ class _Walk:
             inline = inline or fit == INLINE
             merged = _joined(merged, other, self.rel[edge] == LoopRelation.TURNED)
         if inline and (len(leaders) > 1 or any(self.find(near[e]) != leaders[0] for e in range(start, stop))):
-            return False  # what is computed where it is used has no other user
+            # what is computed where it is used has no other user
+            return False
         chief = leaders[0]
         for leader in (*leaders[1:], group):
             self.lead[leader] = chief
@@ -586,7 +587,8 @@ def _without(size: Ints, node: Ints, less: Ints, order: Ints) -> Ints:
     """Sizes of rows, of which each operation's first ones, in an order by operation, are taken away up to a sum."""
     each = size[order]
     before = np.cumsum(each) - each
-    start = np.searchsorted(node[order], node[order])  # of the first row of the same operation
+    # of the first row of the same operation
+    start = np.searchsorted(node[order], node[order])
     taken = np.clip(less[node[order]] - (before - before[start]), 0, each) if len(each) else each
     left = size.copy()
     left[order] -= taken

@@ -61,7 +61,8 @@ def _followed(graph: Graph, value: int, name: str) -> Accumulated | None:
         op = short_name(graph.calls[graph.node_call[node]].op)
         adds = plain_name(op) == "add" and len(read) == 2
         if not same and adds and graph.values[read[0]].name == name:
-            same = read[:1]  # with create_graph=True the sum is a tensor of its own
+            # with create_graph=True the sum is a tensor of its own
+            same = read[:1]
         if not same or op in OVERWRITING:
             return None
         value = same[0]

@@ -37,7 +37,8 @@ def first_with(graph: Graph, column: Column, outside: Collection[str]) -> Node |
         )
         if known[node] and not given:
             return row
-        spoilt[node] |= given  # views are not looked at: they have what they are views of
+        # views are not looked at: they have what they are views of
+        spoilt[node] |= given
     return None
 
 

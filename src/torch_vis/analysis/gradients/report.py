@@ -305,7 +305,8 @@ class GradientsReport(Report):
             loose = kind == OTHERS or (kinds is None and len(names) > ALL)
             color = QUIET if kind == OTHERS else ""
             series.append(Series(kind, indices, heights, text, color=color, loose=loose))
-        for verdict in ("vanishing", "exploding"):  # over the lines, so that they are seen
+        # over the lines, so that they are seen
+        for verdict in ("vanishing", "exploding"):
             beyond = [index for index in shown if self.layers[index].verdict == verdict]
             if beyond:
                 heights = [self.layers[index].rms or 0.0 for index in beyond]
@@ -521,7 +522,8 @@ def judged(rows: Sequence[Layer], where: Mapping[str, Place]) -> list[Layer]:
     read = {(kind, storage) for row, kind in sound for storage in where[row.path].reads}
     first = {kind: row for row, kind in reversed(sound)}
     result: list[Layer] = []
-    reached: set[str] = set()  # the kinds that have had a sound layer
+    # the kinds that have had a sound layer
+    reached: set[str] = set()
     for row, name, kind, deviation in zip(rows, names, kinds, off):
         usual = by_name.get(name) if name else by_kind.get(kind)
         if name:

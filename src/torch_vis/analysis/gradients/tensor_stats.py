@@ -384,7 +384,8 @@ class Activations:
         """The dead and saturated units of the output that an activation has just made, None where that is unknown."""
         given = self._read if self._in_place[node] else self._given(node)
         graph, value = self.run.graph, self.run.graph.out_value[self.run.graph.out_start[node]]
-        whole = outputs.dim() == len(graph.types[graph.value_type[value]].shape)  # no part of what is nested
+        # no part of what is nested
+        whole = outputs.dim() == len(graph.types[graph.value_type[value]].shape)
         axis = int(self._axes[value]) if whole else -1
         return stuck_units(graph.calls[graph.node_call[node]], given, outputs, axis)
 

@@ -197,7 +197,8 @@ def _settled(fused: Fusion, atom_order: Ints, owner: Ints | None) -> Ints:
     goes = list(range(count))
     least: dict[int, int] = {}
     rows = sorted(zip(atom_order[source].tolist(), atom_order[target].tolist(), same.tolist()), reverse=True)
-    for start, end, is_own in rows:  # from the last to the first, so that users have gone where they go
+    # from the last to the first, so that users have gone where they go
+    for start, end, is_own in rows:
         if goes[end] <= least.get(start, count):
             least[start] = goes[end]
             goes[start] = goes[end] if is_own else start
@@ -217,7 +218,8 @@ def _ordered(fused: Fusion, atom: Ints) -> Ints:
     waiting = np.bincount(target, minlength=len(numbers)).tolist()
     start = np.searchsorted(source, np.arange(len(numbers) + 1)).tolist()
     users = target.tolist()
-    ready = [number for number, count in enumerate(waiting) if not count]  # in order, so already a heap
+    # in order, so already a heap
+    ready = [number for number, count in enumerate(waiting) if not count]
     rank = [-1] * len(numbers)
     done = 0
     while ready:
@@ -228,7 +230,8 @@ def _ordered(fused: Fusion, atom: Ints) -> Ints:
             waiting[user] -= 1
             if not waiting[user]:
                 heapq.heappush(ready, user)
-    if done != len(numbers):  # a damaged file, in which what allocates memory is marked as a view of it
+    # a damaged file, in which what allocates memory is marked as a view of it
+    if done != len(numbers):
         raise GraphError(
             "its operations cannot be ordered in groups: what they read and make contradicts itself"
         )
@@ -257,7 +260,8 @@ def _packed(fused: Fusion, atom_order: Ints, owner: Ints | None, budget: Budget,
     operations = np.bincount(atom_order[fused.is_kernel], minlength=count).tolist()
     work = np.bincount(atom_order, weights=flops.values, minlength=count).tolist()
     part, begins = [0] * count, list[str]()
-    seen = [-1] * len(size)  # the part that touched a value last
+    # the part that touched a value last
+    seen = [-1] * len(size)
     used = [0.0, 0.0, 0.0]
     last: tuple[int, ...] | None = None
     homes: list[tuple[int, ...]] = []
@@ -279,7 +283,8 @@ def _packed(fused: Fusion, atom_order: Ints, owner: Ints | None, budget: Budget,
         part[atom] = len(begins) - 1
         for value in touches:
             seen[value] = part[atom]
-        if homes[-1][device] < 0:  # what only gives out numbers is at home on any
+        # what only gives out numbers is at home on any
+        if homes[-1][device] < 0:
             homes[-1] = (*homes[-1][:device], own[device], *homes[-1][device + 1 :])
         last = homes[-1]
     columns = np.array(homes, dtype=np.int64).reshape(-1, len(home)).T
@@ -436,7 +441,8 @@ class Reasons:
         flow = self.flow
         rel, spread = flow.row_rel[rows], flow.row_spread[rows]
         size = flow.numel_of_type[self.graph.value_type[flow.root[value]]]
-        kept = np.array([*flow.kept, -1], dtype=np.int64)  # the last is of no pattern
+        # the last is of no pattern
+        kept = np.array([*flow.kept, -1], dtype=np.int64)
         sums, same = kept[a.pattern], (size == a.numel) & (a.numel == b.numel)
         before = (b.pattern >= 0) & (a.pattern < 0) & (size == a.numel) & (a.numel == kept[b.pattern])
         after = (size == sums) & ((a.pattern == b.pattern) | (b.numel == size))
@@ -469,9 +475,11 @@ class Reasons:
     def _by_order(self, a: Ints, b: Ints) -> Ints:
         """For pairs of parts that alone could be one kernel, whether other parts prevent it, and why."""
         start, users = self._users
-        last = np.full(self.count, -1, dtype=np.int64)  # the latest part that each waits for
+        # the latest part that each waits for
+        last = np.full(self.count, -1, dtype=np.int64)
         np.maximum.at(last, users, np.repeat(np.arange(self.count), np.diff(start)))
-        first = np.full(self.count, self.count, dtype=np.int64)  # the first that waits for each
+        # the first that waits for each
+        first = np.full(self.count, self.count, dtype=np.int64)
         has = np.flatnonzero(np.diff(start))
         first[has] = users[start[has]]
         between = (last[b] > a) & (first[a] < b)
@@ -566,7 +574,8 @@ def _reached(source: int, end: int, start: list[int], users: list[int], steps: i
         for user in users[start[part] : start[part + 1]]:
             steps -= 1
             if user > end:
-                break  # they are in order
+                # they are in order
+                break
             reached.add(user)
             if user < end and user not in seen:
                 seen.add(user)

@@ -453,7 +453,8 @@ def by_gradient(call: OpCall, given: Given) -> tuple[Shares, str]:
     try:
         pulled = call.pull(moved, {}, {index: amount.total for index, amount in given.items()})
     except RuntimeError:
-        return {}, "no rule"  # it has no gradient; what it was given is listed as absorbed
+        # it has no gradient; what it was given is listed as absorbed
+        return {}, "no rule"
     sizes = {position: magnitude(pulled[position] * moved[position]) for position in moved}
     whole = float(sum(size.sum() for size in sizes.values()))
     if whole <= 0:
@@ -516,7 +517,8 @@ def _traced(function: Callable[..., Any], inputs: list[torch.Tensor]) -> fx.Grap
             writeless = torch.func.functionalize(function)
             module: fx.GraphModule = make_fx(writeless, tracing_mode="real")(*inputs)
     except (RuntimeError, NotImplementedError, TypeError, ValueError):
-        return None  # no decomposition for these arguments: the caller has another rule
+        # no decomposition for these arguments: the caller has another rule
+        return None
     return module
 
 
@@ -601,6 +603,7 @@ class _ValueInterpreter(fx.Interpreter):
         try:
             return getattr(self, n.op)(n.target, args, kwargs)
         except Exception as error:
-            if hasattr(error, "add_note"):  # Python 3.11
+            # Python 3.11
+            if hasattr(error, "add_note"):
                 error.add_note(f"in node {n.name!r}: {n.target}")
             raise

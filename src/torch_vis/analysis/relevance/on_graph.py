@@ -350,7 +350,8 @@ def _by_parts(call: OpCall, given: Mapping[int, Amount]) -> Shares | None:
     try:
         recorded = _recorded(parts, [call.leaves[p].value.detach().clone() for p in carriers])
     except (RuntimeError, NotImplementedError, TypeError, ValueError):
-        return None  # no decomposition for these arguments: the caller has another rule
+        # no decomposition for these arguments: the caller has another rule
+        return None
     if all(plain_name(node.op) == call.name for node in recorded.graph.nodes):
         return None
     inner = GraphRelevance(recorded)

@@ -282,7 +282,8 @@ def addition(call: OpCall, given: Given) -> Shares | None:
     if len(positions) == 1:
         return _even(call, amount, positions)
     alpha = float(call.value("alpha", 1) or 1)
-    name = plain_name(call.name).strip("_")  # also of Python's __rsub__
+    # also of Python's __rsub__
+    name = plain_name(call.name).strip("_")
     scales = {
         "self": -alpha if name == "rsub" else 1.0,
         "other": {"sub": -alpha, "rsub": 1.0}.get(name, alpha),
@@ -528,7 +529,8 @@ def move(call: OpCall, given: Given) -> Shares | None:
     """To the element itself; one that was repeated gets the sum, one that was filled in nobody."""
     taken = call.carriers_named(*TAKEN, "other")
     if call.value("accumulate"):
-        return None  # this adds, and an element has two sources
+        # this adds, and an element has two sources
+        return None
     if not taken:
         return _by_index(call, given)
     floats = {

@@ -516,7 +516,8 @@ def read_exported(archive: Archive) -> ExportedFile:
                 grad = bool(payload["tensor_meta"]["requires_grad"])
                 module = _module_at(root, above, classes)
                 module.own(own_name, tensor, parameter=bool(payload["is_param"]), requires_grad=grad)
-                if folder == "constants":  # they are in no state dict
+                # they are in no state dict
+                if folder == "constants":
                     module._non_persistent_buffers_set.add(own_name)
         return ExportedFile(root, classes, len(nodes))
 

@@ -214,7 +214,8 @@ def format_param_count(count: int) -> str:
     for index, (unit_size, unit) in enumerate(_COUNTS):
         if abs(count) >= unit_size:
             text = f"{count / unit_size:.1f}"
-            if text in ("1000.0", "-1000.0") and index:  # rounding reached the next unit
+            # rounding reached the next unit
+            if text in ("1000.0", "-1000.0") and index:
                 unit_size, unit = _COUNTS[index - 1]
                 text = f"{count / unit_size:.1f}"
             return text + unit
@@ -232,7 +233,8 @@ def format_time(seconds: float) -> str:
     """
     if math.isnan(seconds) or math.isinf(seconds):
         return str(seconds)
-    magnitude = abs(seconds)  # the limits are those at which rounding would reach the next unit
+    # the limits are those at which rounding would reach the next unit
+    magnitude = abs(seconds)
     if magnitude < 999.95e-9:
         return f"{seconds * 1e9:.1f}ns"
     if magnitude < 999.995e-6:

@@ -171,7 +171,8 @@ class StateSource(Source):
         total = int(forest.numbers["elements"][0]) if len(forest) else 0
         values = [row for row, item in self.items.items() if not isinstance(item, (StoredTensor, OnnxNode))]
         for name in ("elements", "elements_share", "bytes"):
-            forest.numbers[name][values] = np.nan  # they are no tensors
+            # they are no tensors
+            forest.numbers[name][values] = np.nan
         self.facts = [
             f"{len(rows):,} tensor{'' if len(rows) == 1 else 's'}",
             f"{count(total)} elements",
@@ -418,7 +419,8 @@ def _exported(path: str, archive: Archive, trust: bool) -> Source:
 def _trusted_program(path: str) -> tuple[torch.nn.Module, dict[str, str], int]:
     """What torch loads from an exported program, which can run code of the file."""
     try:
-        with _quietly("torch.export"):  # which logs at length why, and then raises a sentence about that log
+        # which logs at length why, and then raises a sentence about that log
+        with _quietly("torch.export"):
             program = torch.export.load(path)
     except Exception as error:  # a zip of another kind, an older serialisation, a missing operator
         raise CorruptFile(

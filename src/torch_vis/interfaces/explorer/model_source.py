@@ -104,7 +104,8 @@ def count_tensors(
                     if tensor is not None:
                         rows.append(row)
                         held.append(tensor)
-        for row in shared:  # all that is inside counts here too, for the rows above
+        # all that is inside counts here too, for the rows above
+        for row in shared:
             more = [
                 inner
                 for part in modules[row].modules()
@@ -229,7 +230,8 @@ def _output_channels(module: torch.nn.Module) -> Channels:
     """Where a module has its output channels: first, but for the few whose weights begin with what comes in."""
     if isinstance(module, torch.nn.modules.conv._ConvTransposeNd):
         return Channels((1,), module.groups)
-    if type(module).__name__ == "Conv1D" and not isinstance(module, torch.nn.Conv1d):  # of transformers
+    # of transformers
+    if type(module).__name__ == "Conv1D" and not isinstance(module, torch.nn.Conv1d):
         return Channels((1,))
     return Channels()
 
@@ -567,4 +569,5 @@ def _norm(tensor: torch.Tensor | None) -> float | None:
     try:
         return None if tensor is None else norm_of(tensor)
     except UNREADABLE:
-        return None  # a wrapped tensor without that operation: not known
+        # a wrapped tensor without that operation: not known
+        return None

@@ -81,7 +81,8 @@ class Maps:
         try:
             observe(graph, self.trace.kept, see)
         except AllSeen:
-            pass  # what follows is backward, and of no interest here
+            # what follows is backward, and of no interest here
+            pass
         except TensorsMissing as error:
             raise TensorsMissing(f"no maps: {error}") from error
         return images
@@ -239,7 +240,8 @@ def _norms_of(trace: Trace, values: Sequence[int]) -> dict[int, float | None]:
     if column is not None:
         norms.update((value, column[value]) for value in absent)
     elif absent and held is not None:
-        with suppress(TensorsMissing):  # told by ``no_gradients``
+        # told by ``no_gradients``
+        with suppress(TensorsMissing):
             norms.update(norms_of_values(graph, held, absent))
     return norms
 

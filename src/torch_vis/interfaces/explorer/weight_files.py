@@ -188,7 +188,8 @@ def _difference(left: torch.Tensor, right: torch.Tensor) -> tuple[float | None, 
         except NotImplementedError:
             return None if _same_bytes(a, b) else (None, None)
         difference = (a - b).abs()
-        difference[torch.isnan(a) & torch.isnan(b) | (a == b)] = 0  # NaN is itself, and so is infinity
+        # NaN is itself, and so is infinity
+        difference[torch.isnan(a) & torch.isnan(b) | (a == b)] = 0
         if not difference.numel() or not bool((difference != 0).any()):
             return None
         top = float(torch.nan_to_num(a.abs(), posinf=0.0).max())

@@ -90,7 +90,8 @@ class TrackedGraph:
         ran = record.whole or self.ops > 0 or self.scopes > 1
         self.passes = ["forward"] * ran + ["backward"] * ran_backward
         self.first_tensor = len(self.passes)
-        self.first_scope = self.first_tensor + len(self.outside) - 1  # the whole run, scope 0, is no node
+        # the whole run, scope 0, is no node
+        self.first_scope = self.first_tensor + len(self.outside) - 1
         self.first_op = self.first_scope + self.scopes
         self.count = self.first_op + self.ops
 

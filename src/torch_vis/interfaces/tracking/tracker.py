@@ -286,7 +286,8 @@ def visualize_computational_graph(
     >>> type(figure).__name__
     'Figure'
     """
-    drawer(renderer)  # an unknown name raises before anything runs
+    # an unknown name raises before anything runs
+    drawer(renderer)
     tracker = track_computational_graph_execution(model, input_tensor)
     return tracker.trace.figure(renderer, depth=depth, color=color, phase=phase)
 
@@ -306,7 +307,8 @@ def export_computational_graph(
     >>> sorted(json.load(open(path)))
     ['edges', 'metadata', 'nodes', 'summary']
     """
-    writer(filepath, format)  # an unknown format raises before anything runs
+    # an unknown format raises before anything runs
+    writer(filepath, format)
     if format == "json":
         _refuse_other_ending(filepath)
     tracker = track_computational_graph_execution(model, input_tensor)

@@ -148,7 +148,8 @@ def _bytes_by_type(graph: Graph, read: Ints, out_bytes: Ints) -> tuple[Ints, Boo
 
 def _read_by_another_name(graph: Graph) -> Bools:
     """For each input, whether its bytes are those of a value below slot 0: an alias that was written to since."""
-    named = graph.in_slot < 0  # no argument, but the newest version of the memory that one lies in
+    # no argument, but the newest version of the memory that one lies in
+    named = graph.in_slot < 0
     if not named.any():
         return named
     cell = graph.in_node * np.int64(len(graph.storage_bytes)) + graph.value_storage[graph.in_value]
@@ -193,7 +194,8 @@ class _Work:
         self.has_formula = has[graph.node_call] if len(has) else np.zeros(len(graph), dtype=np.bool_)
         self.in_type, self.out_type = in_type, out_type
         self.is_sized = [is_sized(type_) for type_ in types]
-        self.failed: dict[str, str] = {}  # by operator, with what its formula raised first
+        # by operator, with what its formula raised first
+        self.failed: dict[str, str] = {}
 
     def groups(self, nodes: Ints) -> tuple[Ints, Ints]:
         """The class of each node, equal where call and types are, and the first node of each class."""
@@ -227,7 +229,8 @@ class _Work:
         except Exception as error:  # the formula may be the user's; the rest still counts
             self.failed.setdefault(call.op, f"{type(error).__name__}: {error}")
             cause = call.op, _cause(error)
-            if cause not in entry.failed:  # other shapes fail alike
+            # other shapes fail alike
+            if cause not in entry.failed:
                 entry.failed.add(cause)
                 log.warning("the cost formula of %s failed on %s: %r", call.op, call.format(), error)
             return None

@@ -217,7 +217,8 @@ def gelu_backward(op: Operation) -> Cost:
     if op.arg(2, "approximate", "none") == "tanh":
         # u = k (x + a x³), t = tanh(u): g (1/2 (1 + t) + 1/2 x (1 - t t) k (1 + 3a x²))
         return work(op, Work(add=5, mul=12, call=1), op.out.numel)
-    return work(op, Work(add=2, mul=7, call=2), op.out.numel)  # g (Φ(x) + x φ(x))
+    # g (Φ(x) + x φ(x))
+    return work(op, Work(add=2, mul=7, call=2), op.out.numel)
 
 
 @cost(*aten("elu selu celu"))

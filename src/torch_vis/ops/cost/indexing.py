@@ -144,7 +144,8 @@ def index_put(op: Operation) -> Cost | None:
     values, adds = op.args[2], bool(op.arg(3, "accumulate", False))
     count = put_count(op.args[0], op.args[1])
     if count is None and values.numel != 1:
-        count = values.numel  # a mask takes as many values as it has true elements, which may be none
+        # a mask takes as many values as it has true elements, which may be none
+        count = values.numel
     if adds and count is None:
         return None
     return _put(op, count, (op.args[1], values), adds=adds, add=(count or 0) if adds else 0)

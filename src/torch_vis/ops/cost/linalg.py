@@ -76,7 +76,8 @@ def reflections(length: int, columns: int) -> MatrixSteps:
 def qr_steps(rows: int, columns: int) -> MatrixSteps:
     """Householder: for each column its norm and reflection, applied to the columns after it."""
     parts = [MatrixSteps()]
-    for j in range(min(rows - 1, columns)):  # a single element needs no reflection
+    # a single element needs no reflection
+    for j in range(min(rows - 1, columns)):
         length = rows - j
         parts += [reflection(length), reflections(length, columns - j - 1)]
     return added(*parts)
@@ -87,7 +88,8 @@ def form_q_steps(rows: int, columns: int, count: int) -> MatrixSteps:
     parts = [MatrixSteps()]
     for j in range(min(count, rows - 1)):
         parts.append(reflections(rows - j, columns - j - 1))
-        parts.append(MatrixSteps(add=1, mul=rows - j - 1))  # its own column is 1 - tau and -tau v
+        # its own column is 1 - tau and -tau v
+        parts.append(MatrixSteps(add=1, mul=rows - j - 1))
     return added(*parts)
 
 
@@ -372,7 +374,8 @@ def eig(op: Operation) -> Cost:
     """
     a = op.args[0]
     n = a.shape[-1]
-    beyond_one = n**3 - n  # a single number is its own eigenvalue
+    # a single number is its own eigenvalue
+    beyond_one = n**3 - n
     if "eigvals" in op.op:
         parts = [hessenberg_steps(n), MatrixSteps(mac=beyond_one * 10 // 3)]
     else:
@@ -383,7 +386,8 @@ def eig(op: Operation) -> Cost:
         ]
         parts.append(MatrixSteps(mac=beyond_one // 6, div=n * (n - 1) // 2))
         parts.append(MatrixSteps(mac=n * n * (n + 1) // 2 + n * n, div=n * n, call=n))
-    real = _real(a, *parts)  # the results are complex either way, so that only the matrix tells
+    # the results are complex either way, so that only the matrix tells
+    real = _real(a, *parts)
     if _is_complex(a):
         rest = real.flops - 2 * real.macs
         return Cost(2 * COMPLEX_MAC * real.macs + COMPLEX_MUL * rest, COMPLEX_MAC * real.macs)

@@ -143,7 +143,8 @@ def multi_margin(op: Operation) -> Cost:
     p, weight = op.arg(2 + back, "p", 1), op.arg(4 + back, "weight")
     pairs = samples * (classes - 1)
     weighted = pairs * (weight is not None)
-    if back:  # the slope of each, collected at the target, then times the gradient
+    # the slope of each, collected at the target, then times the gradient
+    if back:
         return op.count(add=3 * pairs, mul=weighted + 2 * pairs * (p == 2) + x.numel)
     reduction = op.arg(5, "reduction", MEAN)
     summed = 0 if reduction == NONE else samples

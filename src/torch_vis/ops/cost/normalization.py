@@ -105,7 +105,8 @@ def _batch(op: Operation, *, training: bool, running: bool, channels: int | None
     channels = x.shape[1] if channels is None else channels
     weight, bias = _is_given(op.arg(1, "weight")), _is_given(op.arg(2, "bias"))
     if training:
-        updates = 3 + 4 if running else 0  # (1 - m) old + m new, the variance times n / (n - 1)
+        # (1 - m) old + m new, the variance times n / (n - 1)
+        updates = 3 + 4 if running else 0
         plain = normalised(channels, x.numel // max(channels, 1), weight=weight, bias=bias)
         return Cost(plain.flops + channels * updates)
     return Cost(x.numel * (2 + weight + bias) + FROM_VARIANCE * channels)

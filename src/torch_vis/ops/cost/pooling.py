@@ -212,7 +212,8 @@ def _points(op: Operation, grid: TensorType, corners: bool) -> tuple[int, int, W
 def _sampled(op: Operation, grid: TensorType, channels: int, mode: int, corners: bool) -> dict[str, int]:
     points, dims, each = _points(op, grid, corners)
     add, mul, div = points * dims * each.add, points * dims * each.mul, points * dims * each.div
-    if mode == BILINEAR:  # the fraction and its rest on each axis, their products, then the weighted sum
+    # the fraction and its rest on each axis, their products, then the weighted sum
+    if mode == BILINEAR:
         add += points * 2 * dims + points * channels * 2**dims
         mul += points * 2**dims * (dims - 1) + points * channels * 2**dims
     elif mode == BICUBIC:
@@ -246,7 +247,8 @@ def grid_sample_backward(op: Operation) -> Cost | None:
     if mode != BILINEAR:
         if mode == BICUBIC and mask[1]:
             return None
-        adds, muls = (16, 20) if mode == BICUBIC else (1, 0)  # of one axis first, then of the other
+        # of one axis first, then of the other
+        adds, muls = (16, 20) if mode == BICUBIC else (1, 0)
         work["add"] += points * x.shape[1] * adds * mask[0]
         work["mul"] += points * x.shape[1] * muls * mask[0]
         return op.count(**work)
@@ -255,7 +257,8 @@ def grid_sample_backward(op: Operation) -> Cost | None:
         work["add"] += spread
         work["mul"] += spread
     else:
-        work["mul"] -= points * 2**dims * (dims - 1)  # the weights of the corners are not needed
+        # the weights of the corners are not needed
+        work["mul"] -= points * 2**dims * (dims - 1)
     if mask[1]:
         work["add"] += spread * dims
         work["mul"] += spread * dims * dims + points * dims

@@ -121,7 +121,8 @@ def gradients(
 @cost(*aten("_cudnn_rnn miopen_rnn"))
 def cudnn(op: Operation) -> Cost:
     """All layers and directions."""
-    shift = 0 if "_cudnn" in op.op else -1  # one argument less before the mode, and one less after it
+    # one argument less before the mode, and one less after it
+    shift = 0 if "_cudnn" in op.op else -1
     mode = op.args[6 + shift]
     num_layers, dropout, train = (
         op.args[9 + 2 * shift],

@@ -185,7 +185,8 @@ def touched(tensor: TensorType) -> int | None:
     8
     """
     if tensor.layout == "zero" or isinstance(tensor, RepeatedType):
-        return 0  # known to be zero, without memory; or counted elsewhere
+        # known to be zero, without memory; or counted elsewhere
+        return 0
     if tensor.itemsize is None or not is_sized(tensor):
         return None
     if not tensor.stride or not tensor.numel:
@@ -287,7 +288,8 @@ def register_cost(
             raise UsageError(f"{known[0]!r} already has a cost formula: {_describe(owner)}")
         if len(set(ops)) < len(ops):
             raise UsageError(f"an operator is named twice in register_cost({', '.join(map(repr, ops))})")
-        if not str(getattr(formula, "__module__", "")).startswith(OURS):  # a test holds our own names
+        # a test holds our own names
+        if not str(getattr(formula, "__module__", "")).startswith(OURS):
             for op in ops:
                 _require_operator(op)
         _FORMULAS.update(dict.fromkeys(ops, FormulaEntry(formula, family, any_layout, set())))
@@ -311,7 +313,8 @@ def _require_operator(op: str) -> None:
         return
     full = {name for name in torch._C._dispatch_get_all_op_names() if name.startswith(f"{namespace}::")}
     plain = {name.partition(".")[0] for name in full}
-    plain |= {out_of_place(name) for name in plain}  # under which that in place is looked up
+    # under which that in place is looked up
+    plain |= {out_of_place(name) for name in plain}
     if op in full or op in plain:
         return
     name = op.partition(".")[0]
@@ -353,7 +356,8 @@ def formula_of(op: str) -> FormulaEntry | None:
 
 def version() -> int:
     """A number that changes with every new formula: costs that were worked out before are then out of date."""
-    return len(_FORMULAS)  # none is ever taken away
+    # none is ever taken away
+    return len(_FORMULAS)
 
 
 def covered() -> tuple[str, ...]:

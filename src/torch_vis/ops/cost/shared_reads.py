@@ -70,7 +70,8 @@ def _region(type_: TensorType) -> tuple[int, int, int, int, object]:
     ]
     length, above = type_.itemsize, list[tuple[int, int]]()
     for step, count in sorted(steps):
-        if not above and step <= length:  # the next stretch begins where this ends, or inside it
+        # the next stretch begins where this ends, or inside it
+        if not above and step <= length:
             length += step * (count - 1)
         elif above and step == above[-1][0] * above[-1][1]:
             above[-1] = (above[-1][0], above[-1][1] * count)
@@ -233,7 +234,8 @@ def _stretches(group: Ints, start: Ints, end: Ints) -> tuple[Ints, _Covered]:
     """Of each stretch what none before it in its group has, and the stretches joined."""
     order = np.lexsort((-end, start, group))
     g, s, e = group[order], start[order], end[order]
-    points = np.unique(e)  # by their places, so that no sum of a group and a place is too large
+    # by their places, so that no sum of a group and a place is too large
+    points = np.unique(e)
     reach = np.maximum.accumulate(g * (len(points) + 1) + np.searchsorted(points, e)) if len(g) else g
     before = np.full(len(g), np.iinfo(np.int64).min)
     follows = np.diff(g) == 0

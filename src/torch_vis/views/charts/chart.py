@@ -56,7 +56,8 @@ class Axis(NamedTuple):
         """
         if not math.isfinite(number):
             return str(number)
-        if self.unit == "%":  # of a change
+        # of a change
+        if self.unit == "%":
             sign = "−" if number < 0 else "+" if number > 0 else ""
             return f"{sign}{abs(number):,.0f} %" if abs(number) >= 99.95 else f"{sign}{abs(number):.3g} %"
         show = UNITS.get(self.unit)
@@ -400,7 +401,8 @@ def _extent(chart: Chart, which: Literal["x", "y"]) -> tuple[float, float]:
         numbers += [float(number) for number in (*series.low, *series.high)] if which == "y" else []
     if which == "y" and chart.kind == "areas":
         numbers += [float(sum(column)) for column in zip(*(series.y for series in chart.series))]
-    if which == "y" and chart.kind == "bars":  # stacked as well
+    # stacked as well
+    if which == "y" and chart.kind == "bars":
         sums: dict[Any, float] = {}
         for series in chart.series:
             for label, height in zip(series.x, series.y):
@@ -453,7 +455,8 @@ class _Room:
 
     def __init__(self, points: Sequence[tuple[float, float]]) -> None:
         self.points = points
-        self.texts: list[tuple[float, float, float]] = []  # from where to where, and how high
+        # from where to where, and how high
+        self.texts: list[tuple[float, float, float]] = []
         self.lines: list[
             tuple[float, float, float]
         ] = []  # that lead to texts: where, and from how low to how high

@@ -127,7 +127,8 @@ def _without_middles(texts: Sequence[str], most: int) -> list[str]:
         alike.setdefault(short, []).append(text)
     for short, group in alike.items():
         if len(set(group)) > 1:
-            first, last = min(group), max(group)  # what these two begin with, all do
+            # what these two begin with, all do
+            first, last = min(group), max(group)
             same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last)))
             start = max(same - 3, most // 3)
             kept = [_around(text, start, most) if now == short else now for text, now in zip(texts, kept)]

@@ -191,7 +191,8 @@ def _points(axes: Any, chart: Chart, series_: Sequence[Series]) -> None:
             series.x, series.y, color=series.color, label=series.name, s=22, alpha=0.75, linewidths=0
         )
     for mark in chart.marks:
-        end = (0 if mark.side > 0 else 1, 0.5)  # of the text, where the line that leads to it ends
+        # of the text, where the line that leads to it ends
+        end = (0 if mark.side > 0 else 1, 0.5)
         line = {"arrowstyle": "-", "color": QUIET, "linewidth": 0.6, "relpos": end} if mark.is_far else None
         axes.annotate(
             _plain(mark.text), (mark.x, mark.y), xytext=(5 * mark.side, 12 * mark.lift), textcoords="offset points",

@@ -91,7 +91,8 @@ def diagram(graph: Graph, options: FigureOptions, added: Iterable[Iterable[int]]
         if not tree.items:
             continue
         if depth == "auto":
-            depth = tree.depth  # all phases to the depth that suits the first
+            # all phases to the depth that suits the first
+            depth = tree.depth
         column, item_nodes = _column(graph, tree, int(phase), named)
         columns.append(column)
         nodes.append(item_nodes)
@@ -138,7 +139,8 @@ def _leave_out(column: PhaseColumn, nodes: list[Any], named: ItemNames) -> None:
     options = named.options
     kept: set[int] = set()
     removed: list[int] = []
-    for item in column.items:  # a frame comes before what is in it
+    # a frame comes before what is in it
+    for item in column.items:
         facts = (item.kind, item.label, item.type, item.elements.tolist())
         is_kept = item.parent in kept or (bool(options.only) and named.matches(options.only, *facts))
         if is_kept:
@@ -369,7 +371,8 @@ def _name_hubs(column: PhaseColumn) -> None:
             and item.type.startswith(("empty", "new_empty"))
             and item.number not in fed
         ):
-            item.hidden = True  # memory that others fill: nothing comes from it
+            # memory that others fill: nothing comes from it
+            item.hidden = True
 
 
 def _nodes_of(items: list[FigureItem], item_of: Any, enter: Any, graph: Graph) -> list[Any]:
@@ -378,7 +381,8 @@ def _nodes_of(items: list[FigureItem], item_of: Any, enter: Any, graph: Graph) -
     order = np.argsort(item_of[placed], kind="stable")
     starts = np.searchsorted(item_of[placed][order], np.arange(len(items) + 1))
     nodes: list[Any] = [placed[order[a:b]] for a, b in itertools.pairwise(starts)]
-    for item in reversed(items):  # children come after their parent
+    # children come after their parent
+    for item in reversed(items):
         if item.children:
             nodes[item.number] = np.sort(np.concatenate([nodes[child] for child in item.children]))
     return nodes

@@ -259,7 +259,8 @@ def _spread(
     shift = [0.0]
     for left, right in itertools.pairwise(widths):
         shift.append(shift[-1] + (left + right) / 2 + gap)
-    blocks: list[list[float]] = []  # each: weighted sum, weight, number of cells
+    # each: weighted sum, weight, number of cells
+    blocks: list[list[float]] = []
     for want, weight, by in zip(wanted, weights, shift):
         blocks.append([(want - by) * weight, weight, 1])
         while len(blocks) > 1 and blocks[-2][0] * blocks[-1][1] >= blocks[-1][0] * blocks[-2][1]:
@@ -281,7 +282,8 @@ def _stack(
         height = max(cells[number].height for number in rank)
         for number in rank:
             spare = height - cells[number].height
-            cells[number].y = at + (spare / 2 if spare < LITTLE else 0.0)  # beside a tall frame, at its top
+            # beside a tall frame, at its top
+            cells[number].y = at + (spare / 2 if spare < LITTLE else 0.0)
         bands.append((at, at + height))
         edges = {cells[number].edge for number in rank}
         below = {cells[number].edge for number in ranks[index + 1]} if index + 1 < len(ranks) else set()

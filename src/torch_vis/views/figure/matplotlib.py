@@ -132,7 +132,8 @@ class _Pen:
 
     def box(self, box: Box) -> None:
         """A box and its words."""
-        if box.item.count > 1:  # a second card behind stands for the others
+        # a second card behind stands for the others
+        if box.item.count > 1:
             self.rectangle(
                 box.x + 3, box.y + 3, box.width, box.height, box.corner, box.fill, (STROKE, 0.8), BETWEEN
             )

@@ -136,7 +136,8 @@ class Colors:
                 else OTHER_FIGURE
             )
         if item.kind == "module" and len(nodes) and _is_whole(graph, item, nodes):
-            named = figure_family(item.type.lower())  # an RMSNorm is one, whatever operations it is made of
+            # an RMSNorm is one, whatever operations it is made of
+            named = figure_family(item.type.lower())
             if named not in (OTHER_FIGURE, "memory", "reduction"):
                 return named
             names = {short_name(graph.calls[call].op) for call in np.unique(graph.node_call[nodes])}

@@ -187,7 +187,8 @@ def _boxes(drawn: Scene) -> Iterable[dict[str, Any]]:
     for box in drawn.boxes:
         outline = _rectangle(box.x, box.y, box.width, box.height, box.corner)
         front.setdefault((box.fill, box.rim), []).extend(outline)
-        if box.item.count > 1:  # a second card behind stands for the others
+        # a second card behind stands for the others
+        if box.item.count > 1:
             card = _rectangle(box.x + 3, box.y + 3, box.width, box.height, box.corner)
             behind.setdefault(box.fill, []).extend(card)
     for _name, fill, x, y in drawn.legend:

@@ -265,9 +265,11 @@ class _Column:
         self.members: dict[int, list[int]] = {}  # the items behind the first cells of a frame
         self.ports: dict[tuple[int, str, int], int] = {}  # frame, side and source to a cell
         self.lines: dict[int, list[LayoutLine]] = {}
-        self.routes: list[list[tuple[int, int]]] = []  # for each edge its lines as (frame, number)
+        # for each edge its lines as (frame, number)
+        self.routes: list[list[tuple[int, int]]] = []
         self._known: dict[tuple[int, int, int, int], int] = {}
-        self.where: dict[int, int] = {}  # an item's cell in its frame
+        # an item's cell in its frame
+        self.where: dict[int, int] = {}
         self.width = self.height = 0.0
 
     def lay_out(self) -> None:

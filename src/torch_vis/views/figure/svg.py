@@ -126,7 +126,8 @@ def _box(box: Box) -> str:
         y += LINE - 1
         lines.append(_text(middle, y, text, SMALL, fill=small_ink(box.fill), anchor="middle"))
     under = ""
-    if box.item.count > 1:  # a second card behind stands for the others
+    # a second card behind stands for the others
+    if box.item.count > 1:
         under = (
             f'<rect x="{box.x + 3:.1f}" y="{box.y + 3:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" '
             f'rx="{box.corner:g}" fill="{box.fill}" stroke="{STROKE}" stroke-width="0.8"/>'

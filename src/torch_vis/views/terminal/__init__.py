@@ -31,7 +31,8 @@ def program(source: Source, *, against: Source | None = None, config: Any = None
     if config is not None and not isinstance(config, ExplorerConfig):
         raise UsageError(f"config is an ExplorerConfig, not {type(config).__name__}")
     if against is not None:
-        if against.title == source.title:  # or the two could not be told apart
+        # or the two could not be told apart
+        if against.title == source.title:
             source.title, against.title = f"{source.title} (first)", f"{against.title} (second)"
         source.other = against
         if source.panels is not None:

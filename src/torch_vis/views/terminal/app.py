@@ -164,7 +164,8 @@ class Explorer(App[None]):
         self._froze = False
         self.filtered = ""
         """The filter that the rows on show answer."""
-        self._as_text = False  # it is no regular expression
+        # it is no regular expression
+        self._as_text = False
         self._depth = int(source.forest.depth[self.arrangement.rows()].max(initial=0))
         self._set_theme(self.config.color_scheme)
 
@@ -347,7 +348,8 @@ class Explorer(App[None]):
             return
         line = self.query_one("#filter", Input)
         line.display = True
-        self.screen.set_focus(line)  # at once: the next letter is typed before the screen is drawn again
+        # at once: the next letter is typed before the screen is drawn again
+        self.screen.set_focus(line)
 
     @work(group="prepare", thread=True)
     def _prepare_filter(self) -> None:

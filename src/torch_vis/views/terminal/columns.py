@@ -333,7 +333,8 @@ class Arrangement:
         forest = self.forest
         position = np.full(len(forest) + 1, -1, dtype=np.int64)
         position[rows] = np.arange(len(rows))
-        up = position[forest.parent[rows]]  # an outermost row stays at -1: the last entry is no row
+        # an outermost row stays at -1: the last entry is no row
+        up = position[forest.parent[rows]]
         size = np.searchsorted(rows, forest.end[rows]) - np.arange(len(rows))
         order = np.lexsort((key, up))
         # Rows of earlier neighbours, and of those under earlier parents.

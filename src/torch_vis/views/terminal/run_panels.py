@@ -289,12 +289,14 @@ def border_tensors(
     """The tensors that a module's forward takes from others, those that others take from it, and the state it reads."""
     inside = np.zeros(len(graph) + 1, dtype=bool)
     inside[nodes] = True
-    inside[-1] = False  # where a value without producer points to
+    # where a value without producer points to
+    inside[-1] = False
     forward = graph.node_phase == Phase.FORWARD
     reader, value = graph.in_node, graph.in_value
     producer = graph.value_producer[value]
     real = (graph.in_kind != Kind.SHAPE) & forward[reader]
-    made_forward = np.append(forward, True)[producer]  # what has no producer came from outside
+    # what has no producer came from outside
+    made_forward = np.append(forward, True)[producer]
     entering = np.flatnonzero(real & inside[reader] & ~inside[producer])
     leaving = np.flatnonzero(real & made_forward & ~inside[reader] & inside[producer])
     state = np.isin(graph.value_role[value[entering]], (Role.PARAMETER, Role.BUFFER))

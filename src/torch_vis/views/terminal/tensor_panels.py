@@ -93,7 +93,8 @@ def _alive_at(graph: Graph, memory: MemoryByUse, node: int, canvas: PanelCanvas)
                 what,
             ]
         )
-    if canvas.width < ROOMY:  # what it is for, and whose, comes before its shape
+    # what it is for, and whose, comes before its shape
+    if canvas.width < ROOMY:
         heads, rows = heads[:-1], [row[:-1] for row in rows]
     canvas.heading("Alive at the peak", "the largest")
     canvas.table(heads, rows, right="r")

@@ -240,12 +240,14 @@ class ModuleTree(ScrollView, can_focus=True):
         label = ("● " if self.pinned == row else "") + shown.label(row)
         label += " ↺" if self.forest.kind(row) == "shared" else ""
         room = self._name_width - 2 * depth - 2
-        if room < 6:  # deeper than the column is wide: the depth as a number
+        # deeper than the column is wide: the depth as a number
+        if room < 6:
             guide, room = f"{depth:>3} ", self._name_width - 6
         else:
             guide = "│ " * depth
         word = f" {self.forest.marks[row]}" if row in self.forest.marks else ""
-        if word and room < len(word) + SHORTEST:  # the name goes before its mark
+        # the name goes before its mark
+        if word and room < len(word) + SHORTEST:
             word = ""
         label = label if cell_len(label) + len(word) <= room else _fit(label, room - len(word))
         word = _fit(word, room - cell_len(label))

@@ -58,7 +58,8 @@ def compiling(meta: Mapping[str, Any]) -> list[str]:
     'compiling took 2.00 s of the 2.50 s, and the module around it '
     """
     spent, wall = meta.get("compile_ns"), meta.get("wall_ns")
-    if not spent or not wall or meta.get("repeat"):  # medians are of runs that compiled nothing
+    # medians are of runs that compiled nothing
+    if not spent or not wall or meta.get("repeat"):
         return []
     part = f"{duration(spent)} of the {duration(wall)}, and the module around it counts it as its own"
     if (meta.get("program") or {}).get("via"):
@@ -237,7 +238,8 @@ def tree_rows(
     inside = [item for item in items if item.depth < levels]
     shown = inside[:most]
     rows = [_row(outline, item, folded=item.depth == levels - 1) for item in shown]
-    cut = len(inside) > most  # even the outermost level has more rows than fit
+    # even the outermost level has more rows than fit
+    cut = len(inside) > most
     return (None if cut else levels), rows, len(items) - len(shown)
 
 
