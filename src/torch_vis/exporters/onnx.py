@@ -143,7 +143,7 @@ class Writer:
 
     def _give_out(self, box: OnnxBox, proto: onnx.GraphProto) -> None:
         """The outputs of a graph; in the main graph they stand in the order of the results."""
-        proto.output.extend(self._info(thing) for thing in self.borders.exports[box.number])
+        proto.output.extend(self._info(wire) for wire in self.borders.exports[box.number])
         for result in self.results.shown.get(box.number, []):
             if isinstance(result, Join):
                 name = self.value_names.new(result.name)
@@ -152,12 +152,12 @@ class Writer:
             elif result not in self.borders.exports[box.number]:
                 proto.output.append(self._info(result))
 
-    def _info(self, thing: int) -> onnx.ValueInfoProto:
+    def _info(self, wire: int) -> onnx.ValueInfoProto:
         """The name and type of a value or bundle."""
-        if thing < self.borders.values:
-            return self.protos.value_info(self.names[thing], self.graph.types[self.types[thing]])
-        type_ = self.protos.bundle_type(self._word(thing))
-        return self.protos.onnx.ValueInfoProto(name=self.names[thing], type=type_)
+        if wire < self.borders.values:
+            return self.protos.value_info(self.names[wire], self.graph.types[self.types[wire]])
+        type_ = self.protos.bundle_type(self._word(wire))
+        return self.protos.onnx.ValueInfoProto(name=self.names[wire], type=type_)
 
     def _word(self, bundle: int) -> str:
         return bundle_word(self.boxes[self.borders.bundle_box[bundle - self.borders.values]].part)
@@ -173,7 +173,7 @@ class Writer:
     def _link(self, proto: onnx.GraphProto, title: str, output: str, inputs: Sequence[int]) -> None:
         """A node that stands for no operation: a source, a bundle, a result."""
         name = self.more_node_names.new(output)
-        names = [self.names[thing] for thing in inputs]
+        names = [self.names[wire] for wire in inputs]
         proto.node.add(op_type=title, domain=DOMAIN, name=name, input=names, output=[output])
 
     def _pack(self, proto: onnx.GraphProto, bundle: int) -> None:
@@ -187,9 +187,9 @@ class Writer:
             domain=DOMAIN,
             name=self.more_node_names.new(self.names[bundle]),
             input=[self.names[bundle]],
-            output=[self.names[thing] if thing in wanted else "" for thing in members],
+            output=[self.names[wire] if wire in wanted else "" for wire in members],
         )
-        proto.value_info.extend(self._info(thing) for thing in members if thing in wanted)
+        proto.value_info.extend(self._info(wire) for wire in members if wire in wanted)
 
     def _operation(self, proto: onnx.GraphProto, node: int, leaving: set[int]) -> None:
         graph = self.graph
@@ -231,23 +231,23 @@ class Writer:
         """The node of a box, and its body with inputs but still without contents."""
         imports, exports = list(self.borders.imports[box.number]), self._leaving(box)
         module = module_of(self.boxes, box)
-        inputs = [self.names[thing] for thing in imports]
+        inputs = [self.names[wire] for wire in imports]
         name = self.more_node_names.new(box_name(self.boxes, box))
         new = proto.node.add(
             op_type=box_title(self.boxes, box),
             domain=DOMAIN,
             name=name,
             input=inputs,
-            output=[self.names[thing] for thing in exports] or self._placeholder(inputs, name),
+            output=[self.names[wire] for wire in exports] or self._placeholder(inputs, name),
         )
-        if any(thing < self.borders.values and self.borders.producer[thing] < 0 for thing in imports):
+        if any(wire < self.borders.values and self.borders.producer[wire] < 0 for wire in imports):
             name_inputs(new, (name.removeprefix(f"{module.path}.") for name in inputs))
         say(new, *self._box_facts(box))
         body = new.attribute.add(name="body", type=self.protos.onnx.AttributeProto.GRAPH).g
         body.name = body_name(self.boxes, box)
-        body.input.extend(self._info(thing) for thing in imports)
+        body.input.extend(self._info(wire) for wire in imports)
         proto.value_info.extend(
-            self._info(thing) for thing in exports if thing not in leaving and thing not in self.unread
+            self._info(wire) for wire in exports if wire not in leaving and wire not in self.unread
         )
         return body
 
@@ -297,7 +297,10 @@ Demand = tuple[int, int]  # a value, and the box whose operation reads it
 
 
 class BoxBorders:
-    """The boundary of every box of a graph, box by box; dictionaries serve as ordered sets."""
+    """The boundary of every box of a graph, box by box; dictionaries serve as ordered sets.
+
+    What crosses it is a wire: a value, or a bundle of wires, whose number is that of the bundle after all values.
+    """
 
     def __init__(self, boxes: Boxes) -> None:
         graph = boxes.graph
@@ -305,17 +308,17 @@ class BoxBorders:
         self.producer: list[int] = graph.value_producer.tolist()
         self.reads = node_reads(graph)
         self.values = len(self.producer)
-        # the members of thing number values + 0, values + 1, …
+        # the members of the wires with the numbers values + 0, values + 1, …
         self.bundles: list[list[int]] = []
         self.bundle_box: list[int] = []
         self.imports: list[dict[int, None]] = [{} for _ in boxes.boxes]
         self.exports: list[dict[int, None]] = [{} for _ in boxes.boxes]
         # box: the bundle that is made in it
         self.packed: dict[int, int] = {}
-        # for each box the bundles that are taken apart in it, with the members that are wanted there
+        # for each box the bundles that are split in it, with the members that are read there
         self.unpacked: list[dict[int, set[int]]] = [{} for _ in boxes.boxes]
         self._height: dict[int, int] = {}
-        # the bundle that a thing is a member of
+        # the bundle that a wire is a member of
         self._inside: dict[int, int] = {}
         self._late: dict[Demand, None] = {}
 
@@ -341,10 +344,10 @@ class BoxBorders:
         """How deep in the boxes around it a value is shown alone, not in a bundle."""
         return self._height.get(value, len(self.home(value).path) - 1)
 
-    def let_in(self, thing: int, box: OnnxBox, depth: int) -> None:
-        """Bring a thing from the box of that depth down to a box inside."""
+    def let_in(self, wire: int, box: OnnxBox, depth: int) -> None:
+        """Bring a wire from the box of that depth down to a box inside."""
         for number in box.path[depth + 1 :]:
-            self.imports[number][thing] = None
+            self.imports[number][wire] = None
 
     def _uses(self) -> list[Demand]:
         home, producer = self.boxes.home, self.producer
@@ -386,17 +389,17 @@ class BoxBorders:
             if inside is None:
                 continue
             inside.sort()
-            thing = inside[0]
+            wire = inside[0]
             if len(inside) > 1:
-                thing = self.values + len(self.bundles)
+                wire = self.values + len(self.bundles)
                 self.bundles.append(inside)
                 self.bundle_box.append(number)
-                self.packed[number] = thing
-                self._inside.update(dict.fromkeys(inside, thing))
-            self.exports[number][thing] = None
+                self.packed[number] = wire
+                self._inside.update(dict.fromkeys(inside, wire))
+            self.exports[number][wire] = None
             parent = self.boxes[number].parent
             if parent:
-                members.setdefault(parent, []).append(thing)
+                members.setdefault(parent, []).append(wire)
 
     def _way_to(self, value: int) -> list[int]:
         """The bundles to open on the way from the main graph to a value, the value last."""
@@ -415,18 +418,18 @@ class BoxBorders:
             self.imports[number].update(dict.fromkeys(arrived[number]))
             at_hand = list(arrived[number].items())
             while at_hand:
-                thing, wanted = at_hand.pop()
+                wire, wanted = at_hand.pop()
                 inner = self._by_inner_box(number, wanted)
-                if thing < self.values or (len(inner) == 1 and number not in inner):
+                if wire < self.values or (len(inner) == 1 and number not in inner):
                     for box, some in inner.items():
                         if box != number:
-                            arrived[box].setdefault(thing, []).extend(some)
+                            arrived[box].setdefault(wire, []).extend(some)
                     continue
                 parted: dict[int, list[Demand]] = {}
                 for value, reader in wanted:
                     way = ways[value]
-                    parted.setdefault(way[way.index(thing) + 1], []).append((value, reader))
-                self.unpacked[number][thing] = set(parted)
+                    parted.setdefault(way[way.index(wire) + 1], []).append((value, reader))
+                self.unpacked[number][wire] = set(parted)
                 at_hand.extend(parted.items())
 
     def _by_inner_box(self, number: int, demands: list[Demand]) -> dict[int, list[Demand]]:
@@ -686,7 +689,7 @@ class Boxes:
         return chain
 
     def _stretch(self, scope: int, part: RunPart) -> tuple[Step, ...]:
-        """The step into the stretch of the next thing that is directly in a scope; none where it has no stretches."""
+        """The step into the next stretch of a scope; none where it has no stretches."""
         number = self._stretches.next(scope, part)
         return () if number < 0 else ((self._stretches.inside(scope) or self.root, number),)
 
