@@ -1,9 +1,9 @@
 """The proof of edges: every byte that an operation reads is named by its own edges, and every edge names such a byte.
 
-Which bytes an operation reads follows from its arguments: all of a tensor, none of one of which the operator looks at
-the shape alone or which it overwrites, and of a view's base what the view shows. Who wrote each byte last is followed
-here write by write, on plain arrays, and knows nothing of how the recorder did it. So nothing depends on numbers: an
-edge that is missing is found also where the bytes would not have mattered, and so is one that is there for nothing.
+Which bytes an operation reads follows from its arguments: all of a tensor; none of a tensor whose shape alone it looks
+at, or which it overwrites; of a view's base those that the view shows. Who wrote each byte last is followed here write
+by write, on plain arrays, without any code of the recorder's. No tensor's contents are looked at, so a missing edge is
+found also where the bytes would not have mattered, and so is an edge through which nothing is read.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def effects(call: Call, groups: tuple[RankGroup, ...] = ()) -> CallEffects:
     if call.op == FILL:
         return CallEffects(frozenset({0}), frozenset({0}))
     if is_wait(call.op):
-        # it makes of what is pending what has arrived
+        # it writes what has arrived over what was pending
         return CallEffects(frozenset(), frozenset(call.slots()))
     named = dict(call.kwargs)
 
@@ -216,7 +216,7 @@ class _Proof:
             raise CheckFailed(self._extra(int(graph.in_node[row]), self._read(row)))
         plain = ~self.written[storage] & ~self.is_empty[graph.value_type[graph.in_value]]
         for row in np.flatnonzero(plain & ~unread & ~reads).tolist():
-            raise CheckFailed(self._lost(int(graph.in_node[row]), int(graph.in_value[row])))
+            raise CheckFailed(self._missing(int(graph.in_node[row]), int(graph.in_value[row])))
         for kinds, values in ((graph.in_kind, graph.in_value), (graph.result_kind, graph.result_value)):
             alone = (kinds == WHOLE) & (graph.value_carries[values] < 0)
             for row in np.flatnonzero(alone).tolist():
@@ -299,7 +299,7 @@ class _Proof:
         elif len(rows) > 1:
             raise CheckFailed(self._extra(-1 - number, rows[1]))
         elif rows[0].kind == SHAPE and not self.is_empty[graph.value_type[rows[0].value]]:
-            raise CheckFailed(self._lost(-1 - number, rows[0].value))
+            raise CheckFailed(self._missing(-1 - number, rows[0].value))
 
     def _views_of(self, node: int, storage: int) -> list[int]:
         """What a node returns in a block that was there before."""
@@ -359,7 +359,7 @@ class _Proof:
                         covering = [*covering, read]
                 in_chain = any(read.kind == WHOLE for read in covering)
                 if not covering or ((slot, owner) in not_taken and not in_chain):
-                    raise CheckFailed(self._lost(node, value, owner))
+                    raise CheckFailed(self._missing(node, value, owner))
                 useful.update(covering)
         for read in takes:
             if read not in useful and not self._is_tolerated(read, storage, regions):
@@ -459,7 +459,7 @@ class _Proof:
         producer = -1 if value < 0 else int(self.graph.value_producer[value])
         return "the memory from outside" if producer < 0 else node_text(self.graph, producer)
 
-    def _lost(self, node: int, value: int, owner: int | None = None) -> str:
+    def _missing(self, node: int, value: int, owner: int | None = None) -> str:
         if owner is None:
             owner = value
         return (

@@ -105,7 +105,7 @@ def region(offset: int, shape: tuple[int, ...], stride: tuple[int, ...], itemsiz
 
 
 def unit_of(areas: Iterable[Region]) -> int:
-    """The most bytes that no region divides.
+    """The largest unit in bytes that no region begins or ends inside of.
 
     >>> unit_of([Region(16, ((1, 8), (32, 4))), Region(0, ((1, 64),))])
     8
@@ -262,8 +262,8 @@ class Buffer:
         self.inert = False
         # partial writes that are taken to be anywhere in their span: number, first byte, one past the last
         self._loose: list[tuple[int, int, int]] = []
-        # whether no partial write has hidden another, how many cells they have, and their bounds in each digit
-        self._apart = True
+        # whether no two partial writes overlap, how many cells they have, and their bounds in each digit
+        self._disjoint = True
         self._written = 0
         self._hull: list[tuple[int, int]] | None = None
 
@@ -280,7 +280,7 @@ class Buffer:
         return True
 
     def write(self, value: int, area: Region | None) -> bool:
-        """Add a write; whether it left part of the buffer as it was."""
+        """Add a write; returns whether it left a part of the buffer as it was."""
         self.earned += STEPS_PER_ACCESS
         if area is None:
             return False
@@ -299,7 +299,7 @@ class Buffer:
         if shown is None or not self._take(STEPS + shown.size):
             self._loose.append((number, area.start, area.stop))
             return True
-        self._apart = self._apart and bool(shown.max() <= self._bottom)
+        self._disjoint = self._disjoint and bool(shown.max() <= self._bottom)
         self._written += shown.size
         shown[...] = number
         bounds = self._cells.bounds.get(area)
@@ -354,7 +354,7 @@ class Buffer:
 
         The newest version with all that it carries is exact then.
         """
-        if self._chain <= MANY or self._hull is None or self._loose or not self._apart:
+        if self._chain <= MANY or self._hull is None or self._loose or not self._disjoint:
             return False
         assert self._cells is not None
         bounds = self._cells.bounds[area]
@@ -404,7 +404,7 @@ class ResolvedReads(NamedTuple):
     reads: OpInputs
     carries: Ints
     guesses: list[GuessedReads]
-    # what it took
+    # how many steps of the budgets were used
     steps: int
 
 
@@ -539,16 +539,16 @@ class _Follower:
             return False
         if origins is None:
             self.kind[access.row] = WHOLE if newest == value else SHAPE
-            self._hide(node, () if newest == value else (newest,), WHOLE)
+            self._add_hidden(node, () if newest == value else (newest,), WHOLE)
             return True
         outside = buffer.base if from_outside and self.memory.producer[value] < 0 else -1
         others = [origin for origin in origins if origin != value and origin != outside]
         if len(others) == len(origins):
             self.kind[access.row] = SHAPE
-        self._hide(node, others, DATA)
+        self._add_hidden(node, others, DATA)
         return True
 
-    def _hide(self, node: int, values: Collection[int], kind: int) -> None:
+    def _add_hidden(self, node: int, values: Collection[int], kind: int) -> None:
         for column, items in zip(self._hidden, ([node] * len(values), values, [kind] * len(values))):
             column.extend(items)
 
