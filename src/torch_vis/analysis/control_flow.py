@@ -157,8 +157,8 @@ class LoopsReport(Report):
     def notes(self) -> Sequence[str]:
         """What counts as a loop."""
         return [
-            "a loop is what does the same several times in a row in one call: operators, and of modules those that are "
-            "called again or numbered; turns that take different ways are no loop here"
+            "a loop is a stretch that repeats in one call: of operators, or of modules that are called again or "
+            "numbered; turns that take different branches are not recognised as a loop"
         ]
 
 

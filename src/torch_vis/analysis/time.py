@@ -239,25 +239,26 @@ class TimeReport(Report):
     def notes(self) -> Sequence[str]:
         """What the figures are not."""
         result = [
-            "inclusive is with the modules inside, self without; both are of calls forward, and each is operations and "
-            "Python; backward is that of operations whose gradients it computes; in all is inclusive and backward"
+            "inclusive counts the modules inside, self does not; both are times of forward calls, and divide into "
+            "operations and Python. backward is the time of the operations that compute gradients of the module's; in "
+            "all is inclusive plus backward"
         ]
         if any(row.again for row in self.calls):
             result.append(
-                f"what was checkpointed is computed again in backward and counts there; {AGAIN} marks the calls that "
+                f"what was checkpointed is recomputed in backward and counts there; {AGAIN} marks the calls that "
                 "backward makes for it"
             )
         if not self.runs:
             result.append(
-                "one run under the recorder, first calls among it; what recording took is taken off as well as a probe "
-                "of small operations in this process tells; trace(..., repeat=10) gives medians of runs at their own "
-                "pace"
+                "one run under the recorder, first calls included; the time of recording is subtracted as a probe of "
+                "small operations in this process estimates it; trace(..., repeat=10) gives medians of runs without a "
+                "recorder"
             )
         else:
             result.append(
-                "the whole run is the median of runs in which calls of modules were timed; calls have the part of it "
-                "that they took there, operations and Python the parts of a call that they took under the profiler, so "
-                "that all of them add up"
+                "the whole run is the median of runs in which only calls of modules were timed; a call has its share "
+                "of that, and operations and Python have their shares of a call under the profiler, so that all times "
+                "add up"
             )
         if self.plain_wall_ns is not None:
             result.append(

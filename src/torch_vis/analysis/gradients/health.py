@@ -297,8 +297,8 @@ class HealthReport(Report):
     def notes(self) -> Sequence[str]:
         """What is counted, and what is not."""
         result = [
-            "of what operations made; views are not looked at again. Lowest and highest are of finite elements, those "
-            "of a module of its forward operations"
+            "counted are the outputs of operations, views left out; lowest and highest are of finite elements, and for "
+            "a module of its forward operations"
         ]
         if self._stuck is None:
             result.append(

@@ -269,10 +269,9 @@ class GradientsReport(Report):
 
     def notes(self) -> list[str]:
         result = [
-            f"vanishing and exploding: {FAR:,.0f} times under or over the usual rms, which is the median of the last "
-            "quarter of the layers that are called the same but for numbers or, where there are none, of all matrices, "
-            "vectors or look-ups; of all layers for one that goes with what it feeds; exploding too: "
-            f"{BEYOND:,.0f} times the weights"
+            f"vanishing, exploding: {FAR:,.0f} times below or above the usual rms, or {BEYOND:,.0f} times the weights. "
+            "The usual rms is the median of the last quarter of the layers with the same path but for numbers; without "
+            "such layers, that of all matrices, vectors or look-ups; for layers judged with the one they feed, of all"
         ]
         if all(row.reason for row in self.layers):
             result.append("no parameter was given a gradient while this run was recorded")

@@ -580,14 +580,14 @@ class MemoryReport(Report):
         result = [
             "what kernels and allocators take beyond tensors is an estimate; tv.measure.memory() measures it",
             *([TRIED] if self._is_rough else ()),
-            "made by: the number of the operation that made a tensor, – before the run; freed by: that of the first "
-            "one for which it was gone, – where it outlived the run",
+            "made by: the number of the operation that made a tensor, – where it is from before the run; freed by: "
+            "that of the first operation that ran without it, – where it outlived the run",
         ]
         if self.predicted:
             result.append("nothing was run: these are the lifetimes of a run by shapes alone")
         if self._next_run is not None:
             result.append(
-                "from the second step on: the same operations with the state there already, worked out and not run; "
+                "from the second step on: predicted for the same operations with the optimizer's state already there; "
                 "gradients are taken to be set to None where this run did so, or else before it"
             )
         result += self._undecided
