@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
@@ -167,6 +168,35 @@ def test_matplotlib_draws_into_the_current_figure(tmp_path: Path) -> None:
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG") and (
         tmp_path / "f.pdf"
     ).stat().st_size > 1000
+
+
+@pytest.mark.parametrize("color", ["type", "time"])
+def test_words_of_matplotlib_stay_in_their_boxes_at_any_size(color: str) -> None:
+    """Whatever size a figure is given, with its layout tight too, and in a copy; sizes set by hand stay."""
+    figure = tv.trace(nn.Linear(3, 2), torch.ones(1, 3)).figure("matplotlib", color=color)
+    axes = figure.axes[0]
+    size = figure.get_size_inches()
+
+    def widths() -> list[float]:
+        """Of all words, in the units of the drawing."""
+        figure.canvas.draw()
+        boxes = [text.get_window_extent().transformed(axes.transData.inverted()) for text in axes.texts]
+        return [box.width for box in boxes]
+
+    before = widths()
+    for factors in ((0.5, 0.5), (2, 2), (1, 0.4), (1, 1)):
+        figure.set_size_inches(size * factors)
+        # letters are placed by whole pixels, which few of them are at the smallest size
+        assert widths() == pytest.approx(before, rel=0.15, abs=3)
+    axes.texts[0].set_fontsize(30)
+    figure.set_size_inches(size / 2)
+    figure.tight_layout()
+    widths()
+    assert axes.texts[0].get_fontsize() == 30
+    copy = pickle.loads(pickle.dumps(figure))
+    copy.set_size_inches(size)
+    copy.canvas.draw()
+    assert axes.texts[1].get_fontsize() < copy.axes[0].texts[1].get_fontsize() == pytest.approx(10, abs=2)
 
 
 def test_saving_a_picture_opens_no_figure(tmp_path: Path) -> None:

@@ -369,7 +369,7 @@ def predicted_runs(
         run = runs[rank]
         wall = int(max((state.start + state.time).max(initial=0.0), state.now))
         meta = {key: item for key, item in run.meta.items() if not key.startswith("overhead")}
-        text = f"times are predicted for {name}, and no measurements"
+        text = f"times are predicted for {name}, not measured"
         if state.unknown:
             text += f"; those of {many(state.unknown, 'operator')} are not known and count as next to nothing"
         timed[rank] = Run(

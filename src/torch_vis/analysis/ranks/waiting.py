@@ -163,7 +163,7 @@ class RankTimeline:
     def about_times(self) -> str:
         """What the times of all ranks are, in words."""
         if self.predicted:
-            return f"times are predicted for {self.predicted['machine']}, and no measurements"
+            return f"times are predicted for {self.predicted['machine']}, not measured"
         return "times are those of the recorded step, in which recording slows every rank down"
 
     def graph(self, rank: int) -> Graph:

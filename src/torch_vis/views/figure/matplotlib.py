@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch_vis.errors import missing_extra
 from torch_vis.graph.io.atomic import PathLike, replacing
@@ -15,6 +15,8 @@ from torch_vis.views.figure.scene import LINE, PADDING, SMALL, TITLE, Box, Frame
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.gridspec import SubplotSpec
+    from matplotlib.transforms import Bbox
 
 POINTS = 72.0  # to an inch; a pixel of the scene is drawn as one
 LARGEST = 60.0  # inches; beyond, everything is drawn smaller
@@ -57,6 +59,47 @@ def _fill(figure: Figure, drawn: Scene) -> None:
     for text, x, y in drawn.headings:
         pen.write(x, y, text, TITLE, color=FAINT, align="center")
     pen.legend(drawn)
+    axes.set_axes_locator(_InProportion(axes))
+
+
+class _InProportion:
+    """Keeps words and lines as large beside the boxes as they were drawn, whatever size the figure is given later.
+
+    Matplotlib asks it for the place of the axes before everything that is drawn. What somebody else has set stays.
+    """
+
+    def __init__(self, axes: Axes) -> None:
+        self.axes = axes
+        self.unit = self._points()
+        self.sizes: list[tuple[Any, str, float]] = [
+            (artist, name, getattr(artist, f"get_{name}")())
+            for artists, name in ((axes.texts, "fontsize"), (axes.patches, "linewidth"))
+            for artist in artists
+        ]
+        self.given = [size for _, _, size in self.sizes]
+
+    def __call__(self, axes: Axes, renderer: Any) -> Bbox:
+        """The place that the axes have anyway; what is on them has its size by then."""
+        scale = self._points() / self.unit
+        for number, (artist, name, size) in enumerate(self.sizes):
+            if getattr(artist, f"get_{name}")() != self.given[number]:
+                continue
+            getattr(artist, f"set_{name}")(size * scale)
+            self.given[number] = getattr(artist, f"get_{name}")()
+        return axes.get_position(original=True)
+
+    def get_subplotspec(self) -> SubplotSpec | None:
+        """Where the axes are in a grid, which ``tight_layout`` asks for."""
+        return self.axes.get_subplotspec()
+
+    def _points(self) -> float:
+        """How many points a unit of the drawing takes, its sides in proportion."""
+        place = self.axes.get_position(original=True)
+        (left, right), (bottom, top) = self.axes.get_xlim(), self.axes.get_ylim()
+        width, height = self.axes.get_figure().get_size_inches()
+        return POINTS * min(
+            place.width * width / abs(right - left), place.height * height / abs(top - bottom)
+        )
 
 
 class _Pen:
