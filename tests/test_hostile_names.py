@@ -144,6 +144,16 @@ def test_no_file_is_broken_or_acts_on_a_terminal(hostile: tv.Trace, tmp_path: Pa
         assert loaded.graph.modules == hostile.graph.modules and loaded.graph.names == hostile.graph.names
 
 
+def test_a_name_of_digits_is_a_name() -> None:
+    """More of them than Python takes for a number, and not at the end."""
+    for name in ("9" * 5000, "9" * 5000 + "x"):
+        digits = renamed(name)
+        assert "9" * 10 in str(digits)
+        assert str(tv.compare(digits, digits))
+        for renderer in ("svg", "graphviz"):
+            assert digits.figure(renderer=renderer)
+
+
 def test_arguments_of_any_names_are_written(tmp_path: Path) -> None:
     """As a file may have them."""
     trace = tv.trace(torch.nn.Softmax(-1), torch.ones(2, 2))

@@ -20,7 +20,7 @@ from tools.fuzz_files import FAILURES, fuzz
 from torch_vis.errors import CorruptFile, FileError
 from torch_vis.graph import Column, Metrics
 from torch_vis.graph.io import json as json_file
-from torch_vis.graph.io import tvz
+from torch_vis.graph.io import tvz, world
 from torch_vis.graph.run import Run
 from torch_vis.graph.schema import COLUMNS, Spec
 
@@ -200,6 +200,9 @@ BAD_META: list[tuple[dict[str, Any], str]] = [
     ({"plain_wall_ns": 5}, "without its quartiles"),
     ({"unused_parameters": ["a"]}, "meta.unused_parameters is"),
     ({"unused_parameters": {"a": "b"}}, "meta.unused_parameters.'a' is 'b'"),
+    ({"executions": 5}, "meta.executions is 5"),
+    ({"executions": {"plain": "often"}}, "meta.executions.'plain' is 'often'"),
+    ({"zeroed_at": [1.5]}, r"meta.zeroed_at\[0\] is 1.5"),
     ({"program": 3}, "meta.program is 3"),
     ({"program": {"partitions": [1.5]}}, r"meta.program.partitions\[0\] is 1.5"),
     ({"program": {"via": 3}}, "meta.program.via is 3"),
@@ -460,9 +463,8 @@ def test_a_json_file_takes_no_more_than_twenty_times_its_size(
     assert peak_of(lambda: json_file.load(path)) <= max(20 * path.stat().st_size, 16 << 20)
 
 
-def test_a_regular_run_of_any_length_loads(tmp_path: Path) -> None:
-    """Columns that compress a thousand times: such a file is padded, so that it is no bomb."""
-    count = 400_000
+def long_run(count: int) -> Run:
+    """A run whose columns compress a thousand times."""
     graph = linear_chain(["aten::relu"] * 2)
     columns: dict[str, Any] = {}
     for name, spec in COLUMNS.items():
@@ -472,15 +474,66 @@ def test_a_regular_run_of_any_length_loads(tmp_path: Path) -> None:
     columns["in_start"] = columns["out_start"] = np.minimum(np.arange(count + 1), 2)
     columns["storage_death"] = np.full(len(graph.storage_bytes), count + 1)
     long = graph.replaced(**columns)
-    path = tmp_path / "run.tvz"
     calls = (graph.calls[0], graph.calls[0]._replace(args=()))
     long = long.replaced(calls=calls, node_call=np.minimum(np.arange(count) // 2, 1))
-    metrics = Metrics({"time_ns": Column("time_ns", np.zeros(count, dtype=np.int64))})
-    tvz.save(path, Run(long, metrics))
+    return Run(long, Metrics({"time_ns": Column("time_ns", np.zeros(count, dtype=np.int64))}))
+
+
+def test_a_regular_run_of_any_length_loads(tmp_path: Path) -> None:
+    """Such a file is padded, so that it is no bomb."""
+    path, run = tmp_path / "run.tvz", long_run(400_000)
+    tvz.save(path, run)
     loaded: list[Run] = []
     assert peak_of(lambda: loaded.append(tvz.load(path))) <= 20 * path.stat().st_size
-    assert_same_graph(loaded[0].graph, long)
+    assert_same_graph(loaded[0].graph, run.graph)
     assert "padding" in entries_of(path)
+
+
+def test_a_regular_run_of_any_length_loads_as_one_of_several_ranks(tmp_path: Path) -> None:
+    path, run = tmp_path / "run.tvz", long_run(400_000)
+    world.save(path, {0: run, 1: run}, {}, {})
+    assert_same_graph(world.WorldFile(path).run(1).graph, run.graph)
+
+
+def of_one_blob(index: Any) -> None:
+    """A rank of which one field is made of the same blob many times."""
+    entries = index["ranks"][0]["entries"]
+    entries["columns/node_call"] = [["x", 0] for _ in range(300_000)]
+
+
+def of_many_names(index: Any) -> None:
+    entries = index["ranks"][0]["entries"]
+    entries.update((f"columns/{number}", 0) for number in range(300_000))
+
+
+def with_many_facts(index: Any) -> None:
+    index["facts"]["x"] = [[] for _ in range(600_000)]
+
+
+@pytest.mark.parametrize("make", [of_one_blob, of_many_names, with_many_facts])
+def test_ranks_in_one_file_take_no_more_memory_than_its_size_allows(
+    tmp_path: Path, make: Callable[[Any], None]
+) -> None:
+    path = tmp_path / "run.tvz"
+    world.save(path, {0: Run(training_graph(), training_metrics())}, {}, {})
+    entries = entries_of(path)
+    index = json.loads(entries[world.INDEX])
+    make(index)
+    entries[world.INDEX] = json.dumps(index).encode()
+    entries["blobs/0"] = bytes(2000)
+    write(path, entries)
+    with pytest.raises(CorruptFile):
+        world.WorldFile(path).run(0)
+    # and the numbers of the blobs, as JSON has them
+    most = tvz.allowed(path.stat().st_size) + world.INDEX_BYTES
+    assert peak_of(lambda: world.WorldFile(path).run(0)) <= most + len(entries[world.INDEX])
+
+
+def test_a_job_of_many_ranks_loads(tmp_path: Path) -> None:
+    path = tmp_path / "run.tvz"
+    copies = {rank: (0, {"rank": rank, "coordinates": {"dp": rank}}) for rank in range(1, 40_000)}
+    world.save(path, {0: Run(training_graph(), training_metrics())}, copies, {})
+    assert len(world.WorldFile(path).ranks) == 40_000
 
 
 def test_what_asks_for_more_than_its_size_loads_if_it_is_trusted(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ computes again during backward belongs to the node of its first call, and is par
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from torch_vis.graph.call import short_name
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.metrics import Column, Metrics
 from torch_vis.graph.schema import Flag, Kind, Phase, Role, TensorType
+from torch_vis.graph.text import split_number
 from torch_vis.graph.tree import inner_path
 from torch_vis.graph.types import Floats, Ints
 
@@ -171,12 +171,12 @@ class ModuleTable:
         above = members[0].path
         columns = zip(*([modules[child] for child in member.children] for member in members), strict=True)
         result: list[tuple[str, list[ModuleNode]]] = []
-        last: tuple[str, int, int] | None = None
+        last: tuple[str, int | None, int] | None = None
         counts: list[int] = []
         for column in columns:
             label = _label(column[0], above)
-            stem, number = _split_number(label)
-            if last is not None and last == (stem, number - 1, column[0].signature) and number > 0:
+            stem, number = split_number(label)
+            if number and last == (stem, number - 1, column[0].signature):
                 result[-1][1].extend(column)
                 counts[-1] += 1
             else:
@@ -505,16 +505,11 @@ def _label(module: ModuleNode, above: str) -> str:
     return inner_path(module.path, above) if module.path else module.type
 
 
-def _split_number(label: str) -> tuple[str, int]:
-    match = re.fullmatch(r"(.*?)(\d+)", label)
-    return (match[1], int(match[2])) if match else (label, -1)
-
-
 def _folded(label: str, count: int) -> str:
     if count == 1:
         return label
-    stem, number = _split_number(label)
-    return f"{stem}{number}-{number + count - 1} × {count}"
+    stem, number = split_number(label)
+    return f"{label} × {count}" if number is None else f"{stem}{number}-{number + count - 1} × {count}"
 
 
 def call_times(graph: Graph, metrics: Metrics) -> Floats:

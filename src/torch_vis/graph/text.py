@@ -21,11 +21,14 @@ __all__ = [
     "shortened",
     "size",
     "source_text",
+    "split_number",
     "syntax_of",
     "with_unit",
 ]
 
 LARGEST_SOURCE = 10_000_000  # bytes
+DIGITS = "0123456789"
+MOST_DIGITS = 18  # of a number that something counted up to
 EXACT_STEPS = {
     "ns": (1000, ("ns", "µs", "ms", "s")),
     "B": (1024, ("B", "KiB", "MiB", "GiB", "TiB")),
@@ -81,6 +84,17 @@ def and_more(names: Sequence[object], most: int = 5) -> str:
     """
     rest = len(names) - most
     return ", ".join(map(str, names[:most])) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def split_number(name: str) -> tuple[str, int | None]:
+    """A name without the number at its end, and that number; None where there is none that anyone counts up to.
+
+    >>> split_number("Conv2d 12"), split_number("fc")
+    (('Conv2d ', 12), ('fc', None))
+    """
+    # a pattern would look at each digit of a stranger's name once for each digit before it
+    stem = name.rstrip(DIGITS)
+    return (stem, int(name[len(stem) :])) if 0 < len(name) - len(stem) <= MOST_DIGITS else (name, None)
 
 
 def duration(time_ns: int) -> str:

@@ -16,7 +16,7 @@ from torch_vis.graph import Graph
 from torch_vis.graph.call import short_name
 from torch_vis.graph.repeats import generations
 from torch_vis.graph.schema import Phase
-from torch_vis.graph.text import syntax_of
+from torch_vis.graph.text import split_number, syntax_of
 from torch_vis.graph.tree import inner_path
 
 # What a program calls the operators that torch has a private name for, where no rule below gives it.
@@ -41,7 +41,6 @@ RULES = (
     (re.compile(r"_backward_data$"), "_backward"),
     (re.compile(r"(?<=[a-z])_forward$"), ""),
 )
-NUMBER_AT_END = re.compile(r"\d+$")
 OUTSIDE = "outside any module"
 LONGEST_HEAD = 48
 MOST_RUNS = 4
@@ -93,10 +92,10 @@ def span_label(labels: Iterable[str]) -> str:
     distinct = list(dict.fromkeys(labels))
     if len(distinct) == 1:
         return distinct[0]
-    matches = [match for label in distinct if (match := re.fullmatch(r"(.*?)(\d+)", label))]
-    if not matches:
+    numbered = [(stem, number) for stem, number in map(split_number, distinct) if number is not None]
+    if not numbered:
         return distinct[0]
-    return matches[0][1] + ranges(sorted({int(match[2]) for match in matches}))
+    return numbered[0][0] + ranges(sorted({number for _, number in numbered}))
 
 
 def ranges(numbers: Sequence[int]) -> str:
@@ -157,7 +156,7 @@ class ScopeLabels:
             return "update of one parameter"
         of_modules = [scope for scope in calls.tolist() if self._is_module(scope)]
         modules = {int(graph.scope_module[scope]) for scope in of_modules}
-        stems = {NUMBER_AT_END.sub("", self.of(scope)) for scope in of_modules}
+        stems = {split_number(self.of(scope))[0] for scope in of_modules}
         if len(modules) == 1 or (len(stems) == 1 and len(of_modules) == len(first)):
             scopes = (~element for row in rows for element in row.tolist() if element < 0)
             return span_label(self.of(scope) for scope in scopes if self._is_module(scope))

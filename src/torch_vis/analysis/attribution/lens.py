@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,14 +11,13 @@ from torch_vis.analysis.attribution.methods import Goal, token_names
 from torch_vis.analysis.report import Charts, MapReport
 from torch_vis.capture.modes import without_gradients
 from torch_vis.errors import UsageError, no_match
+from torch_vis.graph.text import split_number
 from torch_vis.replay.differentiable import DifferentiableReplay, change_of
 from torch_vis.replay.held_run import HeldRun
 from torch_vis.replay.rerun import RunPlanner, planner_of
 from torch_vis.replay.slicing import ReplayTarget
 from torch_vis.views.charts.maps import MapPicture, NumberGrid
 from torch_vis.views.text.table_layout import Field, Listing
-
-NUMBERED = re.compile(r"^(.*?)\.?(\d+)$")
 
 
 class LensRow(NamedTuple):
@@ -176,8 +174,8 @@ def _repeated(planner: RunPlanner) -> list[ReplayTarget]:
     graph = planner.graph
     rows: dict[tuple[str, tuple[int, ...]], list[ReplayTarget]] = {}
     for path in dict.fromkeys(module.path for module in graph.modules if module.kind == "module"):
-        match = NUMBERED.match(path)
-        if match is None:
+        row, number = split_number(path)
+        if number is None:
             continue
         try:
             targets = planner.targets(path)
@@ -186,7 +184,7 @@ def _repeated(planner: RunPlanner) -> list[ReplayTarget]:
         if len(targets) == 1 and targets[0].values:
             shape = graph.values[targets[0].values[0]].shape
             if len(shape) >= 2:
-                rows.setdefault((match.group(1), shape), []).append(targets[0])
+                rows.setdefault((row.removesuffix("."), shape), []).append(targets[0])
     # of rows inside of others, those of the outer ones
     best = max(rows.items(), key=lambda item: (len(item[1]), -item[0][0].count(".")), default=None)
     if best is None or len(best[1]) < 2:

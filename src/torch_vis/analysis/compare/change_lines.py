@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from torch_vis.graph.text import inert
+from torch_vis.graph.text import inert, split_number
 
 if TYPE_CHECKING:
     from torch_vis.analysis.compare.changes import ModuleChange
 
 STAR = "*"
 # The digits that number modules: an index in a list, or the end of a name as in layer1.
-NUMBER = re.compile(r"\d+$")
 
 
 class ChangeLine(NamedTuple):
@@ -70,7 +68,12 @@ def _masked(path: str) -> str:
 
 def _loosely_masked(path: str) -> str:
     """A path with stars also for the numbers at the ends of names."""
-    return ".".join(NUMBER.sub(STAR, part) for part in path.split("."))
+    return ".".join(_starred(part) for part in path.split("."))
+
+
+def _starred(name: str) -> str:
+    stem, number = split_number(name)
+    return name if number is None else f"{stem}{STAR}"
 
 
 def _maskings(path: str) -> set[str]:
@@ -115,7 +118,7 @@ def _varying(paths: list[str]) -> str:
 
 
 def _common_name(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else NUMBER.sub(STAR, names[0])
+    return names[0] if len(names) == 1 else _starred(names[0])
 
 
 def _ranges(numbers: list[int]) -> str:

@@ -346,7 +346,9 @@ FIELDS: dict[str, Any] = {
     "mesh": {str: int},
     "coordinates": {str: int},
     "devices": [str],
+    "zeroed_at": [int],
     "unused_parameters": {str: int},
+    "executions": {str: int},
 }
 PROGRAM: dict[str, Any] = {
     "via": str,

@@ -6,6 +6,7 @@ entry                content
 ``torch_vis.json``   first and not compressed: ``{"format": "torch_vis.world", "version": 1}``
 ``blobs/N``          an entry of some rank's file, or one field of such an entry that is JSON
 ``ranks.json``       of each rank the blobs that its file is made of, or the rank that it is a copy of; ``facts``
+``padding``          zeros, where all would be less than the file of one rank, or too little for what ranks.json holds
 ===================  ============================================================================================
 
 Ranks of one program differ in their times, in their place among the ranks, and in little else.
@@ -23,14 +24,15 @@ from typing import Any
 from torch_vis.errors import CorruptFile, FileError
 from torch_vis.graph.io import tvz
 from torch_vis.graph.io.atomic import PathLike, read_whole, reading, replacing
+from torch_vis.graph.io.json_stream import weight
 from torch_vis.graph.io.tables_json import check_header, damaged, shown, to_json, whole
 from torch_vis.graph.run import Run
 
 FORMAT = "torch_vis.world"
 VERSION = 1
 INDEX = "ranks.json"
-# the most that an index may take, however small its file is, and how many times the file
-INDEX_BYTES, INDEX_TIMES = 4 << 20, 40
+# the most memory that an index may take, however small its file is, and how many times the file
+INDEX_BYTES, INDEX_TIMES = 16 << 20, 40
 MOST_RANKS = 1 << 20
 DATE = (1980, 1, 1, 0, 0, 0)
 
@@ -54,16 +56,23 @@ def save(
         archive.writestr(zipfile.ZipInfo(tvz.MARKER, DATE), marker, zipfile.ZIP_STORED)
         blobs: dict[bytes, int] = {}
         rows: list[dict[str, Any]] = []
+        least = 0
         for rank, run in sorted(runs.items()):
-            rows.append({"rank": rank, "entries": _written(archive, blobs, run)})
+            entries, size = _written(archive, blobs, run)
+            rows.append({"rank": rank, "entries": entries})
+            least = max(least, size)
         for rank, (like, meta) in sorted(copies.items()):
             rows.append({"rank": rank, "like": like, "meta": dict(meta)})
         index = to_json("what is known of the ranks", {"ranks": rows, "facts": dict(facts)})
         archive.writestr(zipfile.ZipInfo(INDEX, DATE), index.encode(), zipfile.ZIP_DEFLATED, tvz.LEVEL)
+        if (memory := weight(index)) > INDEX_BYTES:
+            least = max(least, memory // INDEX_TIMES)
+        if tvz.MOST_TIMES * least > tvz.FREE_BYTES and (short := least - file.tell()) > 0:
+            archive.writestr(zipfile.ZipInfo("padding", DATE), bytes(short), zipfile.ZIP_STORED)
 
 
-def _written(archive: zipfile.ZipFile, blobs: dict[bytes, int], run: Run) -> dict[str, Any]:
-    """Write what no rank before had of a run's file; which blob each of its entries is."""
+def _written(archive: zipfile.ZipFile, blobs: dict[bytes, int], run: Run) -> tuple[dict[str, Any], int]:
+    """Write what no rank before had of a run's file; which blob each of its entries is, and the size of that file."""
     data = io.BytesIO()
     tvz.write(data, run)
     entries: dict[str, Any] = {}
@@ -84,7 +93,7 @@ def _written(archive: zipfile.ZipFile, blobs: dict[bytes, int], run: Run) -> dic
                 entries[name] = blob(content)
             else:
                 entries[name] = [[field, blob(text)] for field, text in fields.items()]
-    return entries
+    return entries, data.getbuffer().nbytes
 
 
 def _fields(content: bytes) -> dict[str, bytes] | None:
@@ -133,25 +142,26 @@ class WorldFile:
         return dict(self._rows[rank].get("meta", {}))
 
     def run(self, rank: int) -> Run:
-        """The run of a rank that is no copy. It may take the memory that a file of its own might."""
+        """The run of a rank that is no copy, which may take as much memory as if it were all of the file."""
+        most = tvz.allowed(len(self._data))
         size = 0
         data = io.BytesIO()
         try:
             with zipfile.ZipFile(data, "w") as archive:
                 for name, content in self._rows[rank]["entries"].items():
                     numbers = [content] if type(content) is int else [number for _, number in content]
-                    size += sum(self._entry(f"blobs/{number}").compress_size for number in numbers)
-                    self._limit(size, numbers)
+                    # one that is named often is there as often
+                    size += sum(self._entry(f"blobs/{number}").file_size for number in numbers)
+                    if size > most:
+                        raise CorruptFile(
+                            f"{self.path} was not loaded: rank {rank} is far larger than its file"
+                        )
                     archive.writestr(zipfile.ZipInfo(name, DATE), self._content(content))
         except FileError:
             raise
         except tvz.DAMAGE as error:
             raise damaged(self.path, error) from error
-        return tvz.read(self.path, data.getvalue(), tvz.allowed(size))
-
-    def _limit(self, size: int, numbers: list[int]) -> None:
-        if sum(self._entry(f"blobs/{number}").file_size for number in numbers) > tvz.allowed(size):
-            raise CorruptFile(f"{self.path} was not loaded: a part of it is far larger than its file")
+        return tvz.read(self.path, data.getvalue(), most)
 
     def _content(self, content: Any) -> bytes:
         if type(content) is int:
@@ -160,7 +170,10 @@ class WorldFile:
 
     def _index(self) -> tuple[dict[int, dict[str, Any]], dict[str, Any]]:
         most = max(INDEX_BYTES, INDEX_TIMES * len(self._data))
-        plain = json.loads(self._read(INDEX, most))
+        text = self._read(INDEX, most).decode()
+        if weight(text) > most:
+            raise ValueError(f"{INDEX} holds far more than its file")
+        plain = json.loads(text)
         rows: dict[int, dict[str, Any]] = {}
         for row in plain["ranks"]:
             rank = whole(row["rank"], "a rank", 0, MOST_RANKS)

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.graph.text import count, duration, inert, inert_lines, size
+from torch_vis.graph.text import count, duration, inert, inert_lines, size, split_number
 from torch_vis.graph.types import Bools, Floats, Ints
 from torch_vis.views.terminal.forest import Forest
 from torch_vis.views.terminal.source import ExplorerConfig
@@ -415,8 +415,8 @@ def _positions(up: Ints, offset: Ints) -> Ints:
 
 def _number(name: str) -> int:
     """The number that a name ends with, -1 where there is none."""
-    digits = len(name) - len(name.rstrip("0123456789"))
-    return int(name[-digits:]) if 0 < digits < 10 else -1
+    number = split_number(name)[1]
+    return -1 if number is None else number
 
 
 def _looks(forest: Forest, row: int) -> tuple[str, str]:
