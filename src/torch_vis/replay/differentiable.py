@@ -424,7 +424,8 @@ class _Pass(Replay):
         prepared = self.plan.prepared(node)
         args, kwargs = prepared.arguments(tensors)
         has_gradients = bool(self.plan.flags[node] & GRAD_MODE) or not self.forward._follows_gradients
-        with gradients(has_gradients and not self.plan.flags[node] & ESCAPE):
+        begin, end = self.graph.output_span(node)
+        with gradients(has_gradients and not (self.plan.flags[node] & ESCAPE and begin == end)):
             if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
                 parts = IN_PARTS.get(plain_name(self.graph.nodes[node].op))
                 if parts is not None:

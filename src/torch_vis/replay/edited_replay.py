@@ -15,7 +15,7 @@ import torch
 
 from torch_vis.capture.containers import Form, filled, form_leaves, named_tensors
 from torch_vis.capture.edits import EditPlace, Replacement, changed, same_form, sliced, takes_first
-from torch_vis.capture.kept_tensors import Escape, KeptTensors, copy_of
+from torch_vis.capture.kept_tensors import Escape, KeptTensors, copy_of, python_part
 from torch_vis.capture.modes import without_gradients
 from torch_vis.capture.recording.tensors import digest_of
 from torch_vis.errors import UsageError
@@ -44,6 +44,14 @@ BY_DATA = frozenset(
 )
 # Of these only masks are positions by their numbers.
 INDEXING = frozenset("index _unsafe_index".split())
+
+
+# Operators that raise by numbers of theirs: positions out of range, chances below 0.
+RAISING = frozenset(
+    "index _unsafe_index index_select index_add index_copy index_fill index_put gather scatter scatter_add "
+    "scatter_reduce take put embedding _embedding_bag multinomial bernoulli normal nll_loss_forward nll_loss2d_forward "
+    "one_hot unsafe_index".split()
+)
 
 
 class Diverged(Exception):
@@ -193,6 +201,8 @@ class EditedReplay(Replay):
         self.views: dict[int, BlockViews] = {}
         # operations that hand a number to Python, which is compared with the recorded one
         self.deciding: frozenset[int] = frozenset()
+        # what those gave that has just run
+        self.given: dict[int, Any] = {}
         # by operation, the numbers that left for Python and are not what they were
         self.otherwise: dict[int, Any] = {}
         # by value that was replaced: its blocks of its own with who sees each, the newest last
@@ -327,11 +337,16 @@ class EditedReplay(Replay):
         """Whether what a node makes are geometries on blocks that are there."""
         return all(self.block(value) in self.memory for value in self.layout.outputs(node))
 
+    def call(self, node: int, tensors: Sequence[torch.Tensor]) -> Any:
+        """What a node's operator gives; what of it is for Python is noted."""
+        result = super().call(node, tensors)
+        if node in self.deciding:
+            self.given[node] = python_part(result)
+        return result
+
     def _compare(self, node: int) -> None:
         """See whether what left for Python is what it was; another truth value is another way through the program."""
-        prepared = self.plan.prepared(node)
-        args, kwargs = prepared.arguments(self.tensors(self.plan.arguments(node)))
-        was, now = self.held.python_values[node], prepared.run(*args, **kwargs)
+        was, now = self.held.python_values[node], self.given.pop(node)
         # 0.0 and -0.0 are equal, and NaN is not equal to itself
         if repr(was) == repr(now):
             return
@@ -535,6 +550,13 @@ class Escapes:
         chosen = values[early] if before else values[~early & self._is_write[values]]
         return bool(touched[chosen].any())
 
+    def left(self, escape: Escape) -> list[int]:
+        """The values that an escape left with, or that lay on its memory by then."""
+        if escape.storage < 0:
+            return [escape.value] if escape.value >= 0 else []
+        values = self._values(escape.storage)
+        return values[self.graph.value_producer[values] < escape.after].tolist()  # type: ignore[no-any-return]
+
     def makers(self, escape: Escape) -> list[int]:
         """The operations that wrote what an escape left with."""
         if escape.storage < 0:
@@ -548,6 +570,23 @@ class Escapes:
         nodes = self._by_data
         span = (graph.input_span(node) for node in nodes)
         return [node for node, (a, b) in zip(nodes, span) if touched[graph.in_value[a:b]].any()]
+
+    def raising(self, touched: Any) -> list[int]:
+        """The operations whose results nobody reads, that may raise now where they did not."""
+        graph = self.graph
+        return [
+            node for node in self._raising if touched[graph.in_value[slice(*graph.input_span(node))]].any()
+        ]
+
+    @cached_property
+    def _raising(self) -> list[int]:
+        graph = self.graph
+        by_call = np.array([plain_name(call.op) in RAISING for call in graph.calls], dtype=bool)
+        chosen = by_call[graph.node_call] if len(by_call) else np.zeros(len(graph), dtype=bool)
+        read = np.zeros(len(graph.value_type), dtype=bool)
+        read[graph.in_value] = True
+        chosen[graph.out_node[read[graph.out_value]]] = False
+        return np.flatnonzero(chosen & ((graph.node_flags & RECORDED) == 0)).tolist()  # type: ignore[no-any-return]
 
     @cached_property
     def _by_data(self) -> list[int]:

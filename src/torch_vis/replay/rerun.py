@@ -244,10 +244,11 @@ class RunPlanner:
         watched = self.escapes.changed_before(touched)
         looked_at = {node for escape in watched for node in self.escapes.makers(escape)}
         looked_at.update(deciding, self.escapes.deciding(touched))
+        self._refuse_idle(patched, kept, sorted(looked_at), watched)
+        looked_at.update(self.escapes.raising(touched))
         needed = needed_nodes(graph, goals, kept, patched, sorted(looked_at))
         if from_basis:
             needed = only_touched(graph, self.plan, needed, touched, kept, patched, sorted(looked_at))
-        self._refuse_idle(patched, kept, sorted(looked_at))
         anew = {
             int(graph.value_storage[value])
             for node in needed
@@ -267,7 +268,11 @@ class RunPlanner:
         )
 
     def _refuse_idle(
-        self, patched: Sequence[ReplayTarget], kept: Sequence[ReplayTarget], deciding: Sequence[int]
+        self,
+        patched: Sequence[ReplayTarget],
+        kept: Sequence[ReplayTarget],
+        deciding: Sequence[int],
+        left: Sequence[Escape],
     ) -> None:
         """Raise for a replacement that nothing of what the run gives depends on."""
         graph = self.graph
@@ -275,6 +280,7 @@ class RunPlanner:
         wanted |= {row.value for target in kept for row in kept_values(graph, target)}
         for node in deciding:
             wanted |= set(graph.in_value[slice(*graph.input_span(node))].tolist())
+        wanted |= {value for escape in left for value in self.escapes.left(escape)}
         numbers = list(wanted)
         for target in patched:
             if not self.touched_by(target)[numbers].any():
@@ -358,6 +364,7 @@ def execute(
         for target, _ in patches
         if target.places
     )
+    rerun.limits = tuple(dict.fromkeys(rerun.limits))
     if refused:
         rerun.limits += (f"not written, safetensors has no form for them: {', '.join(refused)}",)
     before = held.results if basis is None else basis.results
@@ -594,7 +601,7 @@ def _run(trace: HeldRun, held: KeptTensors, request: Request, basis: Basis | Non
     whole = run.basis
     if whole is not None:
         run._again = lambda replace, keep: _again(
-            trace, held, Request(whole.inputs, replace, keep, None, doubts=request.doubts), whole
+            trace, held, Request(whole.inputs, replace, keep, None, doubts=run.limits), whole
         )
     return run
 
