@@ -6,6 +6,7 @@ as the same leaves as before; so whatever left and may be another now is made ag
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -207,11 +208,10 @@ class EditedReplay(Replay):
         self.otherwise: dict[int, Any] = {}
         # by value that was replaced: its blocks of its own with who sees each, the newest last
         self.moved: dict[int, list[tuple[int, Sight]]] = {}
-        actions: list[tuple[int, Callable[[], None]]] = []
-        counts: dict[str, int] = {}
-        for target, by in patches:
-            call = counts[target.name.partition("#")[0]] = counts.get(target.name.partition("#")[0], -1) + 1
-            actions.append((target.after, partial(self.patch, target, by, call)))
+        actions: list[tuple[int, Callable[[], None]]] = [
+            (target.after, partial(self.patch, target, by, place))
+            for (target, by), place in zip(patches, edit_places([target for target, _ in patches]))
+        ]
         for target in kept:
             actions.append((target.after, partial(self.store, target)))
             for row in gradient_names(graph, target):
@@ -405,49 +405,21 @@ class EditedReplay(Replay):
         empty = torch.empty(0, dtype=geometry.dtype, device=block.device)
         return empty.set_(block, geometry.offset, geometry.shape, geometry.stride)
 
-    def patch(self, target: ReplayTarget, by: Replacement, call: int) -> None:
+    def patch(self, target: ReplayTarget, by: Replacement, place: EditPlace) -> None:
         """Replace what a module or operation gave, or was given."""
         before = [self.tensor(value).clone() for value in target.values]
-        place = EditPlace(target.name, call)
         if takes_first(by) or not target.whole:
             after = list(before)
             after[0] = changed(before[0], by, place, full_index(self.graph, target))
         else:
-            assert not isinstance(by, torch.Tensor)
-            after = self._called(target, by, before)
+            after = called(target, by, before)
         blocks: dict[int, int] = {}
         for value, old, new in zip(target.values, before, after, strict=True):
             if new is old:
                 continue
             same_form(target.name, old, new)
-            if value in target.passed:
-                raise UsageError(
-                    f"{target.name!r} hands on what it was given, which others read as well: replace what makes it, or "
-                    "use tv.live, in which calls are told apart"
-                )
+            refuse_passed(target, value)
             self._move(value, new, target.sight, blocks)
-
-    def _called(self, target: ReplayTarget, by: Any, before: list[torch.Tensor]) -> list[torch.Tensor]:
-        """What a function gives for the whole of what a call gave, tensor by tensor."""
-        if target.form is None:
-            given: Any = before[0] if len(before) == 1 else tuple(before)
-            names = [""] if len(before) == 1 else [str(number) for number in range(len(before))]
-        else:
-            tensors = iter(before)
-            given = filled(target.form, lambda number: None if number is None else next(tensors))
-            names = [name for name, number in form_leaves(target.form) if number is not None]
-        result = by(given)
-        named = dict(named_tensors(result))
-        if [*named] != names:
-            what = type(result).__name__
-            if isinstance(result, torch.Tensor) or named:
-                what = f"{len(named)} tensor{'s' if len(named) != 1 else ''} ({what})"
-            if len(names) == 1 and names == [""]:
-                raise UsageError(f"the replacement for {target.name!r} gave {what}, not a tensor")
-            raise UsageError(
-                f"{target.name!r} gives {len(names)} tensors in a {type(given).__name__}; the replacement gave {what}"
-            )
-        return [named[name] for name in names]
 
     def _move(self, value: int, new: torch.Tensor, sight: Sight, blocks: dict[int, int]) -> None:
         """Give a value a block of its own with other contents."""
@@ -496,6 +468,49 @@ class EditedReplay(Replay):
     def result(self, number: int) -> torch.Tensor:
         """One of the run's results."""
         return self.tensor(self.graph.outcomes[number].value.index)
+
+
+def edit_places(targets: Sequence[ReplayTarget]) -> list[EditPlace]:
+    """Where each replacement acts, with the number of its call among those of the same name."""
+    counts: Counter[str] = Counter()
+    places = []
+    for target in targets:
+        name = target.name.partition("#")[0]
+        places.append(EditPlace(target.name, counts[name]))
+        counts[name] += 1
+    return places
+
+
+def refuse_passed(target: ReplayTarget, value: int) -> None:
+    """Raise where a replaced value is what the call was given."""
+    if value in target.passed:
+        raise UsageError(
+            f"{target.name!r} hands on what it was given, which others read as well: replace what makes it, or use "
+            "tv.live, in which calls are told apart"
+        )
+
+
+def called(target: ReplayTarget, by: Any, before: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What a function gives for the whole of what a call gave, tensor by tensor."""
+    if target.form is None:
+        given: Any = before[0] if len(before) == 1 else tuple(before)
+        names = [""] if len(before) == 1 else [str(number) for number in range(len(before))]
+    else:
+        tensors = iter(before)
+        given = filled(target.form, lambda number: None if number is None else next(tensors))
+        names = [name for name, number in form_leaves(target.form) if number is not None]
+    result = by(given)
+    named = dict(named_tensors(result))
+    if [*named] != names:
+        what = type(result).__name__
+        if isinstance(result, torch.Tensor) or named:
+            what = f"{len(named)} tensor{'s' if len(named) != 1 else ''} ({what})"
+        if len(names) == 1 and names == [""]:
+            raise UsageError(f"the replacement for {target.name!r} gave {what}, not a tensor")
+        raise UsageError(
+            f"{target.name!r} gives {len(names)} tensors in a {type(given).__name__}; the replacement gave {what}"
+        )
+    return [named[name] for name in names]
 
 
 def memory_taken(graph: Graph, value: int) -> list[int]:

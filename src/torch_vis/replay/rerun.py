@@ -322,7 +322,7 @@ def execute(
 ) -> tuple[Rerun, dict[int, torch.Tensor]]:
     """Run what the request touches; gives the tensors of all results by number as well."""
     graph, held, plan = planner.graph, planner.held, planner.plan
-    patches = [(t, by) for key, by in request.replace.items() for t in _patched(planner, key)]
+    patches = replaced_by(planner, request.replace)
     kept = planner.kept(request.keep)
     given = input_values(graph, list(request.inputs))
     made = all_nodes(graph) if request.whole else kept
@@ -460,6 +460,17 @@ def _partly_replaced(graph: Graph, targets: Sequence[ReplayTarget]) -> tuple[str
     )
 
 
+def replaced_by(planner: RunPlanner, replace: Mapping[Any, Any]) -> list[tuple[ReplayTarget, Any]]:
+    """What is to be replaced, each with what replaces it."""
+    if not isinstance(replace, Mapping):
+        raise UsageError(
+            f"replace is a dictionary of modules or nodes and their replacements, not {type(replace).__name__}"
+        )
+    for key, by in replace.items():
+        check_replacement(key, by)
+    return [(target, by) for key, by in replace.items() for target in _patched(planner, key)]
+
+
 def _patched(planner: RunPlanner, key: Any) -> list[ReplayTarget]:
     replaced = planner.targets(key)
     for target in replaced:
@@ -492,10 +503,6 @@ def rerun(
     held, entry = trace.needs_tensors("run"), trace.entry
     if to is not None and keep is None:
         raise UsageError('to= is where kept tensors go; say which with keep="all" or keep=[...]')
-    if not isinstance(replace, Mapping):
-        raise UsageError(
-            f"replace is a dictionary of modules or nodes and their replacements, not {type(replace).__name__}"
-        )
     inputs: dict[str, torch.Tensor] = {}
     if args or kwargs:
         if entry is None:
@@ -594,8 +601,6 @@ def doubts_of(
 
 
 def _run(trace: HeldRun, held: KeptTensors, request: Request, basis: Basis | None) -> Rerun:
-    for key, by in request.replace.items():
-        check_replacement(key, by)
     run, results = execute(planner_of(trace, held), request, basis)
     run.output = rebuilt(trace, results)
     whole = run.basis
