@@ -143,7 +143,7 @@ class Trace(HeldRun):
         if differentiable:
             if to is not None:
                 raise UsageError(
-                    "differentiable=True keeps tensors with their history, which no file has: leave out to="
+                    "differentiable=True keeps tensors with a history, which no file has: leave out to="
                 )
             from torch_vis.replay.differentiable import run_with_gradients
 

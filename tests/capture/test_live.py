@@ -260,6 +260,8 @@ def test_compiled_models_run_as_written_and_are_not_compiled_again() -> None:
         (lambda m: tv.live(m, keep="head[head=1]"), "has no heads"),
         (lambda m: tv.live(m, keep=""), "empty selector"),
         (lambda m: tv.live(m, keep="(head"), r"\( is not closed"),
+        (lambda m: tv.live(m, keep="~" * 3000 + "head"), "nested at most 100 deep"),
+        (lambda m: tv.live(m, keep="(" * 3000 + "head" + ")" * 3000), "nested at most 100 deep"),
         (lambda m: tv.live(m, keep="head[a]"), "no index"),
         (lambda m: tv.live(m, until=True), "say what to keep"),
         (lambda m: tv.live(lambda x: x), "takes a module"),

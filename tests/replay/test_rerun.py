@@ -392,3 +392,24 @@ def test_a_rerun_with_gradients_refuses_what_it_cannot_do() -> None:
         t.run(keep="all", differentiable=True)
     with pytest.raises(UsageError, match="nothing else"):
         t.run(replace={"0.grad": torch.zeros_like}, differentiable=True)
+
+
+def test_what_repeats_its_elements_is_replaced_by_what_does_too() -> None:
+    class Spread(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (x * 2).expand(3, 4)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.spread = Spread()
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.spread(x) + 1
+            return out
+
+    t = tv.trace(Net(), torch.arange(4.0))
+    new = torch.tensor([1.0, float("nan"), 3.0, 4.0]).expand(3, 4)
+    assert torch.equal(t.run(replace={"spread": new}).output.nan_to_num(), (new + 1).nan_to_num())
+    with pytest.raises(UsageError, match="'spread' repeats its elements along dimension 0 in memory"):
+        t.run(replace={"spread": torch.arange(12.0).view(3, 4)})

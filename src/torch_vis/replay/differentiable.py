@@ -290,7 +290,7 @@ class DifferentiableReplay:
 def run_with_gradients(
     trace: HeldRun, args: tuple[Any, ...], kwargs: dict[str, Any], replace: Mapping[Any, Any], keep: Any
 ) -> Rerun:
-    """``Trace.run`` as tensors with a history: of inputs that require gradients, and of what replacements are made of."""
+    """A run whose tensors have a history: that of inputs that require gradients, and of what replaces something."""
     planner = planner_of(trace, trace.needs_tensors("run"))
     if keep == "all" and isinstance(keep, str):
         raise UsageError("differentiable=True keeps places by name: keep=[...]")

@@ -419,9 +419,9 @@ class EditedReplay(Replay):
                 continue
             same_form(target.name, old, new)
             refuse_passed(target, value)
-            self._move(value, new, target.sight, blocks)
+            self._move(value, new, target.sight, blocks, target.name)
 
-    def _move(self, value: int, new: torch.Tensor, sight: Sight, blocks: dict[int, int]) -> None:
+    def _move(self, value: int, new: torch.Tensor, sight: Sight, blocks: dict[int, int], name: str) -> None:
         """Give a value a block of its own with other contents."""
         storage = self.block(value)
         if storage not in blocks:
@@ -434,7 +434,7 @@ class EditedReplay(Replay):
         self.moved.setdefault(value, []).append((blocks[storage], sight))
         if storage in self.memory:
             tensor = self.on_block(value, self.memory[blocks[storage]])
-            tensor.copy_(new)
+            _fill_with(tensor, new, name)
             self._move_memory(value, blocks[storage], sight)
         else:
             self.objects[blocks[storage]] = new
@@ -511,6 +511,20 @@ def called(target: ReplayTarget, by: Any, before: list[torch.Tensor]) -> list[to
             f"{target.name!r} gives {len(names)} tensors in a {type(given).__name__}; the replacement gave {what}"
         )
     return [named[name] for name in names]
+
+
+def _fill_with(tensor: torch.Tensor, new: torch.Tensor, name: str) -> None:
+    """Write over a tensor; of one that repeats its elements (``expand``), over each of them once."""
+    for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride())):
+        if size > 1 and not stride:
+            first = new.narrow(dim, 0, 1)
+            if not bool(((first == new) | (first.isnan() & new.isnan())).all()):
+                raise UsageError(
+                    f"{name!r} repeats its elements along dimension {dim} in memory, and the replacement has different "
+                    "ones there: replace what reads it, or use tv.live"
+                )
+            tensor, new = tensor.narrow(dim, 0, 1), first
+    tensor.copy_(new)
 
 
 def memory_taken(graph: Graph, value: int) -> list[int]:
