@@ -23,6 +23,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,6 +79,33 @@ def _on_thread(y: Tensor) -> float:
     thread.start()
     thread.join()
     return numbers[0]
+
+
+def _in_pool(y: Tensor) -> float:
+    """On a thread that was there before the run."""
+    return float(POOL.submit(lambda: y.sum().item()).result())
+
+
+POOL = ThreadPoolExecutor(1)
+POOL.submit(int).result()
+
+
+@torch.library.custom_op("torch_vis_tools::total", mutates_args=())
+def _total(y: Tensor) -> float:
+    return float(y.sum())
+
+
+@torch.library.custom_op("torch_vis_tools::doubled", mutates_args=())
+def _doubled(y: Tensor) -> tuple[Tensor, float]:
+    return y * 2, float(y.sum())
+
+
+def _out_of_range(y: Tensor) -> float:
+    try:
+        torch.ones(5).index_select(0, (y[0].detach() * 4).long())
+    except (IndexError, RuntimeError):
+        return 0.5
+    return 2.0
 
 
 def _in_fork(y: Tensor) -> float:
@@ -181,7 +209,11 @@ NUMBERS: dict[str, Callable[[Tensor], Any]] = {
     "tensor_split": lambda y: torch.tensor_split(y, (y > 0).any(-1).sum()[None])[0].shape[0],
     "split of where": lambda y: len(torch.where(y > 0)[0]),
     "raised": _raised,
+    "out of range": _out_of_range,
+    "operator": lambda y: _total(y.detach()),
+    "operator, and a tensor": lambda y: _doubled(y.detach())[1],
     "thread": _on_thread,
+    "pool": _in_pool,
     "fork": _in_fork,
     "packed": _packed,
     "signed zero": lambda y: math.copysign(2.0, (y[0, 0] * 0).item()),

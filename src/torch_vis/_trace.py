@@ -118,6 +118,7 @@ class Trace(HeldRun):
         replace: Mapping[Any, Any] | None = None,
         keep: Any = None,
         to: PathLike | None = None,
+        differentiable: bool = False,
     ) -> Rerun:
         """Run the recorded operations again, on new inputs or with something replaced on the way.
 
@@ -127,6 +128,8 @@ class Trace(HeldRun):
         depends on it is computed anew, and gradients pass through a replacement as through an identity.
         ``keep="all"`` keeps what every operation made, ``keep=[...]`` what these modules, operators and nodes made,
         with the gradients that came to the modules; ``to="acts.safetensors"`` writes it to that file as it comes.
+        ``differentiable=True`` gives the output and what is kept with a history: what a replacement is made of trains,
+        and gradients come to inputs that require them.
         Parameters are as they are now, random operations draw what they drew, and nothing of the model is changed.
 
         >>> import torch, torch_vis as tv
@@ -136,9 +139,18 @@ class Trace(HeldRun):
         >>> list(t.run(torch.zeros(1, 3), keep=["0", "relu"]).kept)
         ['0', '1/relu#2']
         """
+        given = dict(kwargs or {})
+        if differentiable:
+            if to is not None:
+                raise UsageError(
+                    "differentiable=True keeps tensors with a history, which no file has: leave out to="
+                )
+            from torch_vis.replay.differentiable import run_with_gradients
+
+            return run_with_gradients(self, args, given, replace or {}, keep)
         from torch_vis.replay.rerun import rerun
 
-        return rerun(self, args, dict(kwargs or {}), replace or {}, keep, to)
+        return rerun(self, args, given, replace or {}, keep, to)
 
     def select(self, wanted: Any) -> Selection:
         """What a selector selects in this run: calls of modules and operations, as a table.

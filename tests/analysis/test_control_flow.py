@@ -83,9 +83,22 @@ def test_branches_say_what_was_seen_and_which_way_it_went(trace: tv.Trace) -> No
         "h + 1 if not h.sum()",
         "if h.sum().item()",
     ]
-    assert [(row.taken, row.why) for row in rows[:2]] == [("else", "ran"), (None, "")]
+    assert [(row.taken, row.why) for row in rows[:2]] == [("else", "ran"), ("then", "saw")]
     assert rows[0].saw is False and isinstance(rows[2].saw, float)
     assert rows[2].taken == "then" and all("test_control_flow.py" in row.line for row in rows)
+
+
+def test_what_not_and_or_and_a_filter_make_of_a_tensor_is_known_where_it_decides() -> None:
+    def program(x: torch.Tensor, strict: bool) -> torch.Tensor:
+        x = x * 2 if not x.sum() > 0 else x * 3
+        x = x + 1 if strict and x.max() > 100 else x + 2
+        x = x - 1 if x.sum() > 0 or x.max() > 3 else x - 2
+        x = x / 2 if x.min() > 0 and strict else x / 3
+        return torch.stack([part for part in x.unbind() if part.sum() > 1])
+
+    rows = tv.trace(program, torch.tensor([1.0, 2.0]), True).branches().rows
+    assert [row.taken for row in rows] == ["else", "else", "then", None, "then", "then"]
+    assert rows[-1].text == "if part.sum() > 1"
 
 
 def test_a_receptive_field_is_what_arithmetic_says() -> None:

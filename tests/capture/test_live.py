@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -260,6 +260,8 @@ def test_compiled_models_run_as_written_and_are_not_compiled_again() -> None:
         (lambda m: tv.live(m, keep="head[head=1]"), "has no heads"),
         (lambda m: tv.live(m, keep=""), "empty selector"),
         (lambda m: tv.live(m, keep="(head"), r"\( is not closed"),
+        (lambda m: tv.live(m, keep="~" * 3000 + "head"), "nested at most 100 deep"),
+        (lambda m: tv.live(m, keep="(" * 3000 + "head" + ")" * 3000), "nested at most 100 deep"),
         (lambda m: tv.live(m, keep="head[a]"), "no index"),
         (lambda m: tv.live(m, until=True), "say what to keep"),
         (lambda m: tv.live(lambda x: x), "takes a module"),
@@ -427,3 +429,54 @@ def test_generation_with_a_cache_equals_hooks_token_by_token() -> None:
         found = model.generate(ids, max_new_tokens=6, do_sample=False, pad_token_id=0)
     assert torch.equal(wanted, found) and run.calls == 6
     assert all(map(torch.equal, run.kept["transformer.h.1"], caught)) and len(caught) == 6
+
+
+def test_what_is_kept_inside_of_transforms_is_a_plain_tensor_with_the_batch_in_front() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
+    x = torch.randn(2, 3, 4)
+    with tv.live(model, keep="0") as run:
+        torch.vmap(torch.vmap(model), in_dims=1, out_dims=1)(x)
+        torch.func.vmap(torch.func.grad(lambda row: model(row).sum()))(x[0])
+    both, rows = run.kept["0"]
+    assert torch.allclose(both, model[0](x.transpose(0, 1)))
+    assert torch.allclose(rows, model[0](x[0]))
+    assert not any(torch._C._functorch.is_functorch_wrapped_tensor(kept) for kept in (both, rows))
+
+
+class Pair(NamedTuple):
+    """Two tensors by name."""
+
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+class Pairs(torch.nn.Module):
+    """A part that returns a named tuple."""
+
+    class Part(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> Pair:
+            return Pair(x + 1, x * 2)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = Pairs.Part()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pair = self.part(x)
+        out: torch.Tensor = pair.first * pair.second
+        return out
+
+
+def test_a_named_tuple_has_the_same_names_in_a_live_and_a_recorded_run() -> None:
+    model, x = Pairs(), torch.randn(3)
+    t = tv.trace(model, x)
+    replace = (
+        {"part": lambda pair: Pair(pair.first, -pair.second)},
+        {"part.output.second": tv.edit.scale(-1.0)},
+    )
+    for change in replace:
+        with tv.live(model, keep="part.output.first", replace=change) as run:
+            expected = model(x)
+        again = t.run(replace=change, keep="part.output.first")
+        assert torch.equal(again.output, expected)
+        assert torch.equal(again.kept["part.output.first"], run.kept["part.output.first"][0])

@@ -216,3 +216,56 @@ def test_a_thread_that_a_library_has_to_watch_over_itself_is_no_part_of_the_run(
     before = len(t.graph.sites)
     assert not any("thread" in limit for limit in t.run(torch.zeros(2)).limits)
     assert before == len(tv.trace(lambda x: x + 1, torch.ones(2)).graph.sites)
+
+
+class Written(torch.nn.Module):
+    """Memory of its own, which it writes through an array."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inner(x)
+        other = torch.zeros(3, 4)
+        other.numpy()[:] = 5.0
+        return y + other
+
+
+def test_what_starts_from_a_run_that_may_be_wrong_says_so_too() -> None:
+    whole = tv.trace(Written(), FIRST).run(keep="all")
+    assert any("is not repeated" in limit for limit in whole.limits)
+    assert set(whole.limits) <= set(whole.again(replace={"inner": torch.zeros_like}).limits)
+
+
+class Remade(torch.nn.Module):
+    """What goes on after a module is made of its numbers, as far as torch can see of nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tensor(self.inner(x).tolist()) * 2
+
+
+def test_replacing_what_only_leaves_for_python_is_no_change_of_nothing() -> None:
+    t = tv.trace(Remade(), FIRST)
+    assert any("tolist()" in limit for limit in t.run(replace={"inner": torch.zeros_like}).limits)
+
+
+def test_an_operator_that_writes_and_gives_a_number_runs_once() -> None:
+    def program(x: Tensor) -> Tensor:
+        y = x * 1
+        return y * written_sum(y) + y
+
+    x = torch.ones(3)
+    t = tv.trace(program, x)
+    assert t.check()
+    assert torch.equal(t.run(x.clone()).output, program(x))
+    assert any("6.0, and 12.0 now" in limit for limit in t.run(2 * x).limits)
+
+
+@torch.library.custom_op("torch_vis_tests::written_sum", mutates_args=("y",))
+def written_sum(y: Tensor) -> float:
+    return float(y.mul_(2).sum())

@@ -355,3 +355,61 @@ def test_a_pattern_passes_over_modules_that_ran_nothing() -> None:
     assert torch.equal(t.run(keep="1").kept["1"], t.run(keep="0").kept["0"])
     with pytest.raises(tv.errors.UsageError, match="ran no operation of its own"):
         t.run(replace={"1": torch.zeros_like})
+
+
+def test_a_rerun_with_gradients_trains_what_replaces() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    x = torch.randn(2, 3)
+    t = tv.trace(model, x)
+    shift = torch.nn.Parameter(torch.ones(4))
+    by_hand = {
+        tv.edit.add(shift): model[0](x) + shift,
+        (lambda y: y * shift): model[0](x) * shift,
+        shift.expand(2, 4): shift.expand(2, 4),
+    }
+    for by, hidden in by_hand.items():
+        run = t.run(replace={"0": by}, keep="1", differentiable=True)
+        expected = model[2](hidden.relu())
+        assert torch.equal(run.output, expected)
+        (grad,) = torch.autograd.grad(run.output.sum() + run.kept["1"].sum(), shift)
+        (wanted,) = torch.autograd.grad(expected.sum() + hidden.relu().sum(), shift)
+        assert torch.allclose(grad, wanted)
+
+
+def test_gradients_of_a_rerun_come_to_its_inputs() -> None:
+    model = torch.nn.Linear(3, 2)
+    x = torch.randn(2, 3, requires_grad=True)
+    (grad,) = torch.autograd.grad(
+        tv.trace(model, torch.zeros(2, 3)).run(x, differentiable=True).output.sum(), x
+    )
+    assert torch.equal(grad, torch.autograd.grad(model(x).sum(), x)[0])
+
+
+def test_a_rerun_with_gradients_refuses_what_it_cannot_do() -> None:
+    t = tv.trace(torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Tanh()), torch.ones(2, 3), backward=True)
+    with pytest.raises(UsageError, match="keeps places by name"):
+        t.run(keep="all", differentiable=True)
+    with pytest.raises(UsageError, match="nothing else"):
+        t.run(replace={"0.grad": torch.zeros_like}, differentiable=True)
+
+
+def test_what_repeats_its_elements_is_replaced_by_what_does_too() -> None:
+    class Spread(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (x * 2).expand(3, 4)
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.spread = Spread()
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.spread(x) + 1
+            return out
+
+    t = tv.trace(Net(), torch.arange(4.0))
+    new = torch.tensor([1.0, float("nan"), 3.0, 4.0]).expand(3, 4)
+    assert torch.equal(t.run(replace={"spread": new}).output.nan_to_num(), (new + 1).nan_to_num())
+    with pytest.raises(UsageError, match="'spread' repeats its elements along dimension 0 in memory"):
+        t.run(replace={"spread": torch.arange(12.0).view(3, 4)})

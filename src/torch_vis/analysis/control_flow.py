@@ -309,8 +309,8 @@ class _BranchTest(NamedTuple):
     text: str
     then: tuple[int, int]
     otherwise: tuple[int, int] | None
-    is_plain: bool
-    """Whether the tensor's own truth is that of the test, without ``not``, ``and`` and ``or``."""
+    truths: Mapping[bool, bool]
+    """What the whole test is if a tensor in it is this, whichever of its parts that is, as far as that tells."""
     bound: tuple[str, float] | None
     """Of ``x.item() < 3`` the comparison and the number."""
 
@@ -353,7 +353,7 @@ class BranchesReport(Report):
             return BranchRow(node, line, words, path, saw, None, "")
         test = max(tests, key=lambda test: (test.first, -test.last))
         taken, why = self._ran(graph, node, test), "ran"
-        truth = saw if isinstance(saw, bool) and test.is_plain else _compared(test.bound, saw)
+        truth = test.truths.get(saw) if isinstance(saw, bool) else _compared(test.bound, saw)
         if taken is None and truth is not None:
             taken, why = ("then" if truth else "else"), "saw"
         return BranchRow(node, line, test.text, path, saw, taken, why if taken else "")
@@ -420,10 +420,15 @@ def _tests(file: str) -> tuple[_BranchTest, ...]:
             last = node.end_lineno or node.lineno
             head = ast.unparse(node)
             result.append(
-                _BranchTest(
-                    "expression", node.lineno, last, head, (0, -1), None, _plain(node.test), _bound(node.test)
-                )
+                _BranchTest("expression", node.lineno, last, head, (0, -1), None, *_truth(node.test))
             )
+        elif isinstance(node, ast.comprehension):
+            for condition in node.ifs:
+                last = condition.end_lineno or condition.lineno
+                head = f"if {ast.unparse(condition)}"
+                result.append(
+                    _BranchTest("expression", condition.lineno, last, head, (0, -1), None, *_truth(condition))
+                )
         elif isinstance(node, ast.Assert):
             last = node.end_lineno or node.lineno
             head = f"assert {ast.unparse(node.test)}"
@@ -431,9 +436,20 @@ def _tests(file: str) -> tuple[_BranchTest, ...]:
     return tuple(result)
 
 
-def _truth(test: ast.expr) -> tuple[bool, tuple[str, float] | None]:
+def _truth(test: ast.expr) -> tuple[Mapping[bool, bool], tuple[str, float] | None]:
     """How the truth of a test follows from the number that left."""
-    return _plain(test), _bound(test)
+    return _truths(test), _bound(test)
+
+
+def _truths(test: ast.expr) -> Mapping[bool, bool]:
+    """What a test is by what a tensor in it is, as far as that alone tells: one false part of an ``and`` does."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return {saw: not truth for saw, truth in _truths(test.operand).items()}
+    if isinstance(test, ast.BoolOp):
+        decided = isinstance(test.op, ast.Or)
+        parts = [_truths(part) for part in test.values]
+        return {saw: decided for saw in (True, False) if all(part.get(saw) is decided for part in parts)}
+    return {True: True, False: False} if _plain(test) else {}
 
 
 def _plain(test: ast.expr) -> bool:

@@ -146,6 +146,8 @@ def split(item: Any) -> Form | None:
         return None
     if isinstance(item, Mapping):
         return Form(type(item), tuple(item), tuple(item.values()))
+    if isinstance(item, tuple) and (hasattr(item, "_fields") or hasattr(item, "n_sequence_fields")):
+        return Form(type(item), tuple(name for name, _ in container_items(item)), tuple(item))
     if isinstance(item, (list, tuple)):
         return Form(type(item), tuple(range(len(item))), tuple(item))
     if dataclasses.is_dataclass(item) and not isinstance(item, type):

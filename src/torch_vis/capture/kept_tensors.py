@@ -166,6 +166,18 @@ def copy_of(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     return torch.UntypedStorage(storage.nbytes(), device=storage.device).copy_(storage)
 
 
+def python_part(result: Any) -> Any:
+    """What an operator gave that is no tensor.
+
+    >>> python_part(2.5), python_part((torch.ones(1), 3))
+    (2.5, (3,))
+    """
+    if not isinstance(result, (tuple, list)):
+        return result
+    parts = (part for part in result if not isinstance(part, torch.Tensor))
+    return tuple(python_part(part) for part in parts)
+
+
 def mode_of(module: torch.nn.Module) -> bool | None:
     """Whether a module is in training mode, by its plain attribute: no code of the module runs for it."""
     training = vars(module).get("training")

@@ -14,6 +14,7 @@ from functools import wraps
 from typing import Any, NamedTuple
 
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_vis.capture.containers import KeptByName, argument_names, named_tensors, no_part, with_tensors
@@ -736,10 +737,18 @@ class Live(Context["Live"]):
 
     def _keep(self, name: str, item: Any) -> None:
         """Keep what is there now: a copy, unless it is to be differentiated."""
-        if not self.differentiable:
-            with torch._C._DisableTorchDispatch():
-                item = with_tensors(item, lambda _, tensor: tensor.detach().clone())
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            with temporarily_clear_interpreter_stack():
+                item = with_tensors(item, lambda _, tensor: self._copy(_outside(tensor)))
+        else:
+            item = with_tensors(item, lambda _, tensor: self._copy(tensor))
         self.kept.setdefault(name, []).append(item)
+
+    def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self.differentiable:
+            return tensor
+        with torch._C._DisableTorchDispatch():
+            return tensor.detach().clone()
 
     def _reach(self, tap: Any) -> None:
         """Stop the call once everything is there that it was to go on for."""
@@ -748,6 +757,19 @@ class Live(Context["Live"]):
         self._reached.add(id(tap))
         if len(self._reached) == len(self._until):
             raise Stopped(self)
+
+
+def _outside(tensor: torch.Tensor) -> torch.Tensor:
+    """What a tensor inside of ``vmap`` or ``grad`` is outside of them: batches have their dimensions in front."""
+    transforms = torch._C._functorch
+    batches = []
+    while transforms.is_functorch_wrapped_tensor(tensor):
+        if transforms.is_batchedtensor(tensor):
+            batches.append(transforms.maybe_get_bdim(tensor))
+        tensor = transforms.get_unwrapped(tensor)
+    for outer, dim in enumerate(reversed(batches)):
+        tensor = tensor.movedim(dim + outer, outer)
+    return tensor
 
 
 STOP = object()  # stands for a replacement at a place that only ends the call

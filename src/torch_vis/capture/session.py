@@ -25,7 +25,12 @@ from torch_vis.capture.recording import inductor_calls
 from torch_vis.capture.recording.collectives import land_rest
 from torch_vis.capture.recording.dispatch_mode import RecordMode, TaskMode
 from torch_vis.capture.recording.function_calls import FunctionScopes
-from torch_vis.capture.recording.module_calls import ModuleCalls, running_codes
+from torch_vis.capture.recording.module_calls import (
+    ModuleCalls,
+    running_codes,
+    thread_clocks,
+    worked_meanwhile,
+)
 from torch_vis.capture.recording.recorder import CallForms, Recorder, clock
 from torch_vis.capture.recording.source_lines import resolve
 from torch_vis.capture.recording.tensors import overlapping_memory, settle_lent
@@ -152,6 +157,7 @@ class Capture(Context["Capture"]):
             push_mode(undo, self.substitutes)
         # before the step that asks for it, which an interrupt may bring on at once
         self._thread_time = ThreadTime.now()
+        self._thread_clocks = thread_clocks()
         undo.add(self._close, inductor_calls.compile_ns())
         rec.scopes[0][2] = clock()
         return self
@@ -159,6 +165,7 @@ class Capture(Context["Capture"]):
     def _close(self, compiled_before: int) -> None:
         """The recording is over, before the modes are taken off."""
         self.ended = clock()
+        self.working_threads = worked_meanwhile(self._thread_clocks)
         self.interrupted_ns = self._thread_time.interrupted_ns(self.ended - self.recorder.scopes[0][2])
         land_rest(self.recorder)
         self.compile_ns = inductor_calls.compile_ns() - compiled_before
@@ -456,6 +463,7 @@ class Capture(Context["Capture"]):
             numbers = (number(value) for value in values)
             kept.raised.append(RaisedOp(op, tuple(n for n in numbers if n is not None), self._line(site)))
         kept.started = [f"{what} that was started at {self._line(site)}" for what, site in rec.started]
+        kept.started += self.working_threads
         kept.overlaps = overlapping_memory(rec)
 
     def _line(self, site: int) -> str:

@@ -143,11 +143,11 @@ class _RunWriter:
         parts = [self._text(arg, names, node) for arg in call.args]
         parts += [f"{key}={self._text(arg, names, node)}" for key, arg in call.kwargs]
         text = f"{_operator(call.op)}({', '.join(parts)})"
-        if node in self.kept.python_values:
+        rows = range(*graph.output_span(node))
+        if node in self.kept.python_values and not rows:
             return [
                 f"decided({text}, {self._text(self.kept.python_values[node], names, node)}, {self._place(node)!r})"
             ]
-        rows = range(*graph.output_span(node))
         written = {row: names[-1 - int(graph.out_slot[row])] for row in rows if graph.out_slot[row] < 0}
         fresh = [row for row in rows if row not in written]
         copies = [f"v{graph.out_value[row]} = {name}" for row, name in written.items()]

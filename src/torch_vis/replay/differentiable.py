@@ -8,22 +8,32 @@ autograd sees what it saw in the recorded program. What does not depend on what 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from torch_vis.capture.containers import Form, KeptByName, filled
+from torch_vis.capture.edits import EditPlace, changed, same_form, sliced, takes_first
 from torch_vis.capture.modes import gradients, with_gradients, without_gradients
 from torch_vis.errors import CheckFailed, TorchVisError, UsageError
 from torch_vis.graph.graph import Graph
 from torch_vis.graph.schema import RECORDED, Flag
 from torch_vis.ops.names import plain_name
 from torch_vis.replay.decompositions import lstm_layer
+from torch_vis.replay.edited_replay import called, edit_places, refuse_passed
 from torch_vis.replay.held_run import HeldRun, input_values
 from torch_vis.replay.replay import Replay, flat, node_text, replay_context
-from torch_vis.replay.rerun import RunPlanner, doubts_of, planner_of, rebuilt, rerun
-from torch_vis.replay.slicing import ReplayTarget, Sight, descendants, needed_nodes
+from torch_vis.replay.rerun import Rerun, RunPlanner, doubts_of, planner_of, rebuilt, replaced_by, rerun
+from torch_vis.replay.slicing import (
+    ReplayTarget,
+    Sight,
+    descendants,
+    full_index,
+    kept_values,
+    needed_nodes,
+)
 
 VIEW, RANDOM, GRAD_MODE, ESCAPE = int(Flag.VIEW), int(Flag.RANDOM), int(Flag.GRAD_MODE), int(Flag.ESCAPE)
 
@@ -277,6 +287,67 @@ class DifferentiableReplay:
         return [torch.zeros_like(leaf) if g is None else g for leaf, g in zip(leaves, grads)]
 
 
+def run_with_gradients(
+    trace: HeldRun, args: tuple[Any, ...], kwargs: dict[str, Any], replace: Mapping[Any, Any], keep: Any
+) -> Rerun:
+    """A run whose tensors have a history: that of inputs that require gradients, and of what replaces something."""
+    planner = planner_of(trace, trace.needs_tensors("run"))
+    if keep == "all" and isinstance(keep, str):
+        raise UsageError("differentiable=True keeps places by name: keep=[...]")
+    limits: tuple[str, ...] = ()
+    if planner.escapes.any:
+        # raises where they take another way through the program
+        limits = rerun(trace, args, kwargs, replace, None, None).limits
+    patches = replaced_by(planner, replace)
+    kept = planner.kept(keep)
+    watch = [value for target in kept for value in target.values]
+    forward = DifferentiableReplay(trace, args, kwargs, places=[t for t, _ in patches], watch=watch)
+    for target in forward.places:
+        if not planner.touched_by(target)[[*forward.outputs, *watch]].any():
+            raise UsageError(
+                f"replacing {target.name!r} would change neither the output nor what is kept, and with "
+                "differentiable=True a run has nothing else"
+            )
+    changes = [
+        change_of(target, partial(_put, planner.graph, target, by, place))
+        for (target, by), place in zip(patches, edit_places(forward.places))
+    ]
+    passed = forward.run(changes=changes)
+    result = Rerun(output=passed.output, ran=len(forward.nodes), limits=limits or forward.limits)
+    result.kept = by_name = KeptByName()
+    by_name.second_paths, by_name.asked = planner.finder.second_paths, planner.asked(keep)
+    for target in kept:
+        by_name.update(_kept_with_history(planner.graph, target, passed.watched))
+    return result
+
+
+def _put(graph: Graph, target: ReplayTarget, by: Any, place: EditPlace, tensor: torch.Tensor) -> torch.Tensor:
+    """What a replacement puts in the place of a tensor."""
+    refuse_passed(target, target.values[0])
+    if takes_first(by) or not target.whole:
+        return changed(tensor, by, place, full_index(graph, target))
+    if len(target.values) > 1:
+        raise UsageError(
+            f"{target.name!r} gives {len(target.values)} tensors: with differentiable=True a function is given one, so "
+            f"name it, {target.name + '.output.0'!r} say, or use tv.live"
+        )
+    (new,) = called(target, by, [tensor])
+    same_form(target.name, tensor, new)
+    return new
+
+
+def _kept_with_history(
+    graph: Graph, target: ReplayTarget, watched: Mapping[int, torch.Tensor]
+) -> dict[str, Any]:
+    """What was kept of a place, in the form in which the module returned it."""
+    index = full_index(graph, target)
+    if isinstance(target.form, Form):
+        parts = {value: sliced(watched[value], index, target.name) for value in target.values}
+        return {target.name: filled(target.form, lambda number: None if number is None else parts[number])}
+    rows = kept_values(graph, target._replace(is_module=False))
+    return {row.name: sliced(watched[row.value], row.part, row.name) for row in rows}
+
+
 def inputs_of(
     trace: HeldRun, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
 ) -> dict[str, torch.Tensor]:
@@ -424,7 +495,8 @@ class _Pass(Replay):
         prepared = self.plan.prepared(node)
         args, kwargs = prepared.arguments(tensors)
         has_gradients = bool(self.plan.flags[node] & GRAD_MODE) or not self.forward._follows_gradients
-        with gradients(has_gradients and not self.plan.flags[node] & ESCAPE):
+        begin, end = self.graph.output_span(node)
+        with gradients(has_gradients and not (self.plan.flags[node] & ESCAPE and begin == end)):
             if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
                 parts = IN_PARTS.get(plain_name(self.graph.nodes[node].op))
                 if parts is not None:

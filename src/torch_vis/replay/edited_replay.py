@@ -6,6 +6,7 @@ as the same leaves as before; so whatever left and may be another now is made ag
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ import torch
 
 from torch_vis.capture.containers import Form, filled, form_leaves, named_tensors
 from torch_vis.capture.edits import EditPlace, Replacement, changed, same_form, sliced, takes_first
-from torch_vis.capture.kept_tensors import Escape, KeptTensors, copy_of
+from torch_vis.capture.kept_tensors import Escape, KeptTensors, copy_of, python_part
 from torch_vis.capture.modes import without_gradients
 from torch_vis.capture.recording.tensors import digest_of
 from torch_vis.errors import UsageError
@@ -44,6 +45,14 @@ BY_DATA = frozenset(
 )
 # Of these only masks are positions by their numbers.
 INDEXING = frozenset("index _unsafe_index".split())
+
+
+# Operators that raise by numbers of theirs: positions out of range, chances below 0.
+RAISING = frozenset(
+    "index _unsafe_index index_select index_add index_copy index_fill index_put gather scatter scatter_add "
+    "scatter_reduce take put embedding _embedding_bag multinomial bernoulli normal nll_loss_forward nll_loss2d_forward "
+    "one_hot unsafe_index".split()
+)
 
 
 class Diverged(Exception):
@@ -193,15 +202,16 @@ class EditedReplay(Replay):
         self.views: dict[int, BlockViews] = {}
         # operations that hand a number to Python, which is compared with the recorded one
         self.deciding: frozenset[int] = frozenset()
+        # what those gave that has just run
+        self.given: dict[int, Any] = {}
         # by operation, the numbers that left for Python and are not what they were
         self.otherwise: dict[int, Any] = {}
         # by value that was replaced: its blocks of its own with who sees each, the newest last
         self.moved: dict[int, list[tuple[int, Sight]]] = {}
-        actions: list[tuple[int, Callable[[], None]]] = []
-        counts: dict[str, int] = {}
-        for target, by in patches:
-            call = counts[target.name.partition("#")[0]] = counts.get(target.name.partition("#")[0], -1) + 1
-            actions.append((target.after, partial(self.patch, target, by, call)))
+        actions: list[tuple[int, Callable[[], None]]] = [
+            (target.after, partial(self.patch, target, by, place))
+            for (target, by), place in zip(patches, edit_places([target for target, _ in patches]))
+        ]
         for target in kept:
             actions.append((target.after, partial(self.store, target)))
             for row in gradient_names(graph, target):
@@ -327,11 +337,16 @@ class EditedReplay(Replay):
         """Whether what a node makes are geometries on blocks that are there."""
         return all(self.block(value) in self.memory for value in self.layout.outputs(node))
 
+    def call(self, node: int, tensors: Sequence[torch.Tensor]) -> Any:
+        """What a node's operator gives; what of it is for Python is noted."""
+        result = super().call(node, tensors)
+        if node in self.deciding:
+            self.given[node] = python_part(result)
+        return result
+
     def _compare(self, node: int) -> None:
         """See whether what left for Python is what it was; another truth value is another way through the program."""
-        prepared = self.plan.prepared(node)
-        args, kwargs = prepared.arguments(self.tensors(self.plan.arguments(node)))
-        was, now = self.held.python_values[node], prepared.run(*args, **kwargs)
+        was, now = self.held.python_values[node], self.given.pop(node)
         # 0.0 and -0.0 are equal, and NaN is not equal to itself
         if repr(was) == repr(now):
             return
@@ -390,51 +405,23 @@ class EditedReplay(Replay):
         empty = torch.empty(0, dtype=geometry.dtype, device=block.device)
         return empty.set_(block, geometry.offset, geometry.shape, geometry.stride)
 
-    def patch(self, target: ReplayTarget, by: Replacement, call: int) -> None:
+    def patch(self, target: ReplayTarget, by: Replacement, place: EditPlace) -> None:
         """Replace what a module or operation gave, or was given."""
         before = [self.tensor(value).clone() for value in target.values]
-        place = EditPlace(target.name, call)
         if takes_first(by) or not target.whole:
             after = list(before)
             after[0] = changed(before[0], by, place, full_index(self.graph, target))
         else:
-            assert not isinstance(by, torch.Tensor)
-            after = self._called(target, by, before)
+            after = called(target, by, before)
         blocks: dict[int, int] = {}
         for value, old, new in zip(target.values, before, after, strict=True):
             if new is old:
                 continue
             same_form(target.name, old, new)
-            if value in target.passed:
-                raise UsageError(
-                    f"{target.name!r} returns its input as it is, which others read as well: replace what makes it, or "
-                    "use tv.live, which distinguishes calls"
-                )
-            self._move(value, new, target.sight, blocks)
+            refuse_passed(target, value)
+            self._move(value, new, target.sight, blocks, target.name)
 
-    def _called(self, target: ReplayTarget, by: Any, before: list[torch.Tensor]) -> list[torch.Tensor]:
-        """What a function gives for the whole of what a call gave, tensor by tensor."""
-        if target.form is None:
-            given: Any = before[0] if len(before) == 1 else tuple(before)
-            names = [""] if len(before) == 1 else [str(number) for number in range(len(before))]
-        else:
-            tensors = iter(before)
-            given = filled(target.form, lambda number: None if number is None else next(tensors))
-            names = [name for name, number in form_leaves(target.form) if number is not None]
-        result = by(given)
-        named = dict(named_tensors(result))
-        if [*named] != names:
-            what = type(result).__name__
-            if isinstance(result, torch.Tensor) or named:
-                what = f"{len(named)} tensor{'s' if len(named) != 1 else ''} ({what})"
-            if len(names) == 1 and names == [""]:
-                raise UsageError(f"the replacement for {target.name!r} gave {what}, not a tensor")
-            raise UsageError(
-                f"{target.name!r} gives {len(names)} tensors in a {type(given).__name__}; the replacement gave {what}"
-            )
-        return [named[name] for name in names]
-
-    def _move(self, value: int, new: torch.Tensor, sight: Sight, blocks: dict[int, int]) -> None:
+    def _move(self, value: int, new: torch.Tensor, sight: Sight, blocks: dict[int, int], name: str) -> None:
         """Give a value a block of its own with other contents."""
         storage = self.block(value)
         if storage not in blocks:
@@ -447,7 +434,7 @@ class EditedReplay(Replay):
         self.moved.setdefault(value, []).append((blocks[storage], sight))
         if storage in self.memory:
             tensor = self.on_block(value, self.memory[blocks[storage]])
-            tensor.copy_(new)
+            _fill_with(tensor, new, name)
             self._move_memory(value, blocks[storage], sight)
         else:
             self.objects[blocks[storage]] = new
@@ -481,6 +468,63 @@ class EditedReplay(Replay):
     def result(self, number: int) -> torch.Tensor:
         """One of the run's results."""
         return self.tensor(self.graph.outcomes[number].value.index)
+
+
+def edit_places(targets: Sequence[ReplayTarget]) -> list[EditPlace]:
+    """Where each replacement acts, with the number of its call among those of the same name."""
+    counts: Counter[str] = Counter()
+    places = []
+    for target in targets:
+        name = target.name.partition("#")[0]
+        places.append(EditPlace(target.name, counts[name]))
+        counts[name] += 1
+    return places
+
+
+def refuse_passed(target: ReplayTarget, value: int) -> None:
+    """Raise where a replaced value is what the call was given."""
+    if value in target.passed:
+        raise UsageError(
+            f"{target.name!r} returns its input as it is, which others read as well: replace what makes it, or "
+            "use tv.live, which distinguishes calls"
+        )
+
+
+def called(target: ReplayTarget, by: Any, before: list[torch.Tensor]) -> list[torch.Tensor]:
+    """What a function gives for the whole of what a call gave, tensor by tensor."""
+    if target.form is None:
+        given: Any = before[0] if len(before) == 1 else tuple(before)
+        names = [""] if len(before) == 1 else [str(number) for number in range(len(before))]
+    else:
+        tensors = iter(before)
+        given = filled(target.form, lambda number: None if number is None else next(tensors))
+        names = [name for name, number in form_leaves(target.form) if number is not None]
+    result = by(given)
+    named = dict(named_tensors(result))
+    if [*named] != names:
+        what = type(result).__name__
+        if isinstance(result, torch.Tensor) or named:
+            what = f"{len(named)} tensor{'s' if len(named) != 1 else ''} ({what})"
+        if len(names) == 1 and names == [""]:
+            raise UsageError(f"the replacement for {target.name!r} gave {what}, not a tensor")
+        raise UsageError(
+            f"{target.name!r} gives {len(names)} tensors in a {type(given).__name__}; the replacement gave {what}"
+        )
+    return [named[name] for name in names]
+
+
+def _fill_with(tensor: torch.Tensor, new: torch.Tensor, name: str) -> None:
+    """Write over a tensor; of one that repeats its elements (``expand``), over each of them once."""
+    for dim, (size, stride) in enumerate(zip(tensor.shape, tensor.stride())):
+        if size > 1 and not stride:
+            first = new.narrow(dim, 0, 1)
+            if not bool(((first == new) | (first.isnan() & new.isnan())).all()):
+                raise UsageError(
+                    f"{name!r} repeats its elements along dimension {dim} in memory, and the replacement has different "
+                    "ones there: replace what reads it, or use tv.live"
+                )
+            tensor, new = tensor.narrow(dim, 0, 1), first
+    tensor.copy_(new)
 
 
 def memory_taken(graph: Graph, value: int) -> list[int]:
@@ -535,6 +579,13 @@ class Escapes:
         chosen = values[early] if before else values[~early & self._is_write[values]]
         return bool(touched[chosen].any())
 
+    def left(self, escape: Escape) -> list[int]:
+        """The values that an escape left with, or that lay on its memory by then."""
+        if escape.storage < 0:
+            return [escape.value] if escape.value >= 0 else []
+        values = self._values(escape.storage)
+        return values[self.graph.value_producer[values] < escape.after].tolist()  # type: ignore[no-any-return]
+
     def makers(self, escape: Escape) -> list[int]:
         """The operations that wrote what an escape left with."""
         if escape.storage < 0:
@@ -548,6 +599,23 @@ class Escapes:
         nodes = self._by_data
         span = (graph.input_span(node) for node in nodes)
         return [node for node, (a, b) in zip(nodes, span) if touched[graph.in_value[a:b]].any()]
+
+    def raising(self, touched: Any) -> list[int]:
+        """The operations whose results nobody reads, that may raise now where they did not."""
+        graph = self.graph
+        return [
+            node for node in self._raising if touched[graph.in_value[slice(*graph.input_span(node))]].any()
+        ]
+
+    @cached_property
+    def _raising(self) -> list[int]:
+        graph = self.graph
+        by_call = np.array([plain_name(call.op) in RAISING for call in graph.calls], dtype=bool)
+        chosen = by_call[graph.node_call] if len(by_call) else np.zeros(len(graph), dtype=bool)
+        read = np.zeros(len(graph.value_type), dtype=bool)
+        read[graph.in_value] = True
+        chosen[graph.out_node[read[graph.out_value]]] = False
+        return np.flatnonzero(chosen & ((graph.node_flags & RECORDED) == 0)).tolist()  # type: ignore[no-any-return]
 
     @cached_property
     def _by_data(self) -> list[int]:

@@ -244,10 +244,11 @@ class RunPlanner:
         watched = self.escapes.changed_before(touched)
         looked_at = {node for escape in watched for node in self.escapes.makers(escape)}
         looked_at.update(deciding, self.escapes.deciding(touched))
+        self._refuse_idle(patched, kept, sorted(looked_at), watched)
+        looked_at.update(self.escapes.raising(touched))
         needed = needed_nodes(graph, goals, kept, patched, sorted(looked_at))
         if from_basis:
             needed = only_touched(graph, self.plan, needed, touched, kept, patched, sorted(looked_at))
-        self._refuse_idle(patched, kept, sorted(looked_at))
         anew = {
             int(graph.value_storage[value])
             for node in needed
@@ -267,7 +268,11 @@ class RunPlanner:
         )
 
     def _refuse_idle(
-        self, patched: Sequence[ReplayTarget], kept: Sequence[ReplayTarget], deciding: Sequence[int]
+        self,
+        patched: Sequence[ReplayTarget],
+        kept: Sequence[ReplayTarget],
+        deciding: Sequence[int],
+        left: Sequence[Escape],
     ) -> None:
         """Raise for a replacement that nothing of what the run gives depends on."""
         graph = self.graph
@@ -275,6 +280,7 @@ class RunPlanner:
         wanted |= {row.value for target in kept for row in kept_values(graph, target)}
         for node in deciding:
             wanted |= set(graph.in_value[slice(*graph.input_span(node))].tolist())
+        wanted |= {value for escape in left for value in self.escapes.left(escape)}
         numbers = list(wanted)
         for target in patched:
             if not self.touched_by(target)[numbers].any():
@@ -316,7 +322,7 @@ def execute(
 ) -> tuple[Rerun, dict[int, torch.Tensor]]:
     """Run what the request touches; gives the tensors of all results by number as well."""
     graph, held, plan = planner.graph, planner.held, planner.plan
-    patches = [(t, by) for key, by in request.replace.items() for t in _patched(planner, key)]
+    patches = replaced_by(planner, request.replace)
     kept = planner.kept(request.keep)
     given = input_values(graph, list(request.inputs))
     made = all_nodes(graph) if request.whole else kept
@@ -358,6 +364,7 @@ def execute(
         for target, _ in patches
         if target.places
     )
+    rerun.limits = tuple(dict.fromkeys(rerun.limits))
     if refused:
         rerun.limits += (f"not written, safetensors has no form for them: {', '.join(refused)}",)
     before = held.results if basis is None else basis.results
@@ -453,6 +460,17 @@ def _partly_replaced(graph: Graph, targets: Sequence[ReplayTarget]) -> tuple[str
     )
 
 
+def replaced_by(planner: RunPlanner, replace: Mapping[Any, Any]) -> list[tuple[ReplayTarget, Any]]:
+    """What is to be replaced, each with what replaces it."""
+    if not isinstance(replace, Mapping):
+        raise UsageError(
+            f"replace is a dictionary of modules or nodes and their replacements, not {type(replace).__name__}"
+        )
+    for key, by in replace.items():
+        check_replacement(key, by)
+    return [(target, by) for key, by in replace.items() for target in _patched(planner, key)]
+
+
 def _patched(planner: RunPlanner, key: Any) -> list[ReplayTarget]:
     replaced = planner.targets(key)
     for target in replaced:
@@ -485,10 +503,6 @@ def rerun(
     held, entry = trace.needs_tensors("run"), trace.entry
     if to is not None and keep is None:
         raise UsageError('to= is where kept tensors go; say which with keep="all" or keep=[...]')
-    if not isinstance(replace, Mapping):
-        raise UsageError(
-            f"replace is a dictionary of modules or nodes and their replacements, not {type(replace).__name__}"
-        )
     inputs: dict[str, torch.Tensor] = {}
     if args or kwargs:
         if entry is None:
@@ -587,14 +601,12 @@ def doubts_of(
 
 
 def _run(trace: HeldRun, held: KeptTensors, request: Request, basis: Basis | None) -> Rerun:
-    for key, by in request.replace.items():
-        check_replacement(key, by)
     run, results = execute(planner_of(trace, held), request, basis)
     run.output = rebuilt(trace, results)
     whole = run.basis
     if whole is not None:
         run._again = lambda replace, keep: _again(
-            trace, held, Request(whole.inputs, replace, keep, None, doubts=request.doubts), whole
+            trace, held, Request(whole.inputs, replace, keep, None, doubts=run.limits), whole
         )
     return run
 

@@ -327,7 +327,10 @@ class Quantiles(Statistic):
     """
 
     def __init__(self, shares: Sequence[float] = (0.01, 0.25, 0.5, 0.75, 0.99)) -> None:
-        self.shares = [float(share) for share in shares]
+        try:
+            self.shares = [float(share) for share in shares]
+        except (TypeError, ValueError):
+            raise UsageError(f"quantiles are a list of shares between 0 and 1, not {shares!r}") from None
         if not self.shares or not all(0 <= share <= 1 for share in self.shares):
             raise UsageError(f"quantiles are shares between 0 and 1, not {shares!r}")
         self.elements = 0

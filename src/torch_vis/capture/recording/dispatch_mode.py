@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import (
     _len_torch_dispatch_stack,
 )
 
-from torch_vis.capture.kept_tensors import RngState
+from torch_vis.capture.kept_tensors import RngState, python_part
 from torch_vis.capture.recording.collectives import land_read, run_collective, run_wait_tensor
 from torch_vis.capture.recording.op_plan import OpPlan, eager_kernel
 from torch_vis.capture.recording.opaque_nodes import record_fill
@@ -257,9 +257,9 @@ class RecordMode(TorchDispatchMode):
                 rec.uninitialized[numbers[-1]] = node
             if rng_before is not None:
                 keep_rng_state(rec, rng_before, node)
-            if plan.escape:
+            if plan.escape and numbers:
                 rec.python_escapes.append((plan.name, numbers[0], site, node))
-                rec.kept.python_values[node] = out
+                rec.kept.python_values[node] = python_part(out)
         finally:
             # a row of the log, as recorder.py describes it
             rec.log += (

@@ -13,9 +13,12 @@ read a tensor's memory without an operation, and ``apply_()`` writes to it. Thes
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import sys
+import sysconfig
 import threading
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from types import CodeType, FrameType
@@ -260,6 +263,10 @@ def _adopted(undo: Undo, recorder: Recorder) -> None:
 
 # ---------------------------------------------------------------- threads
 
+# what runs on threads to which a program hands work: those of other libraries have work of their own
+POOLS = ("concurrent.futures.thread", "multiprocessing.pool", "multiprocessing.queues")
+LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+
 
 def _has_started(recorder: Recorder, thread: int) -> bool:
     """Whether a thread is one of the recorded run's; of threads that no Python started, whether it is new."""
@@ -268,6 +275,32 @@ def _has_started(recorder: Recorder, thread: int) -> bool:
         return thread not in recorder.threads_at_start
     # not by its number, which may have been another's
     return any(other is known for other in recorder.threads)
+
+
+def thread_clocks() -> dict[threading.Thread, float]:
+    """The time that each thread which may do work of the program has computed so far, but for this one."""
+    clocks: dict[threading.Thread, float] = {}
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return clocks
+    for thread in threading.enumerate():
+        work = getattr(thread, "_target", None) or type(thread).run
+        code = getattr(work, "__code__", None)
+        is_ours = code is not None and not code.co_filename.startswith((*LIBRARIES, TORCH, OURS))
+        if thread.ident in (None, get_ident()) or not (is_ours or getattr(work, "__module__", "") in POOLS):
+            continue
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            clocks[thread] = time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+    return clocks
+
+
+def worked_meanwhile(clocks: dict[threading.Thread, float]) -> list[str]:
+    """The threads that have computed since their clocks read this, those of a pool say, in words."""
+    now = thread_clocks()
+    return [
+        f"the thread {thread.name!r}, which was there before,"
+        for thread, before in clocks.items()
+        if now.get(thread, before) > before
+    ]
 
 
 def _wrap_start(original: Any) -> Any:

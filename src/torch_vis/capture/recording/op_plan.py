@@ -6,6 +6,7 @@ Most of it is in the operator's schema and is read from there once. The tables b
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -76,6 +77,9 @@ CONJ_OR_NEG = frozenset("_conj _neg_view conj adjoint mH imag real matrix_H posi
 
 # Operators whose result is a Python value computed from a tensor's contents.
 ESCAPES = frozenset("_local_scalar_dense item is_nonzero equal allclose _nnz".split())
+
+# What an operator of another library gives to Python if its schema says so, in a list or not.
+NUMBERS = frozenset("int float bool number complex str".split())
 
 # What is bookkeeping, not computation: namespaces, and the wrapper around what a collective receives, which is waited
 # for when it is used and has no memory of its own.
@@ -209,6 +213,8 @@ class OpPlan:
         else:
             self.collective = collective(self.name)
             self.is_special = self.collective is not None or is_wait(self.name)
+            given = {word for result in schema.returns for word in re.findall(r"\w+", str(result.type))}
+            self.escape = not self.is_special and not given.isdisjoint(NUMBERS)
 
     def fresh(self) -> OpPlan:
         """The same plan with no calls numbered yet."""

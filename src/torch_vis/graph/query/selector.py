@@ -33,6 +33,7 @@ OPERATION_FIELDS = ("op", "phase", "dtype", "flag", "file")
 # more of them than a run has, and too many to be listed
 FEW_OPERATORS = 500
 PORTS = ("input", "output", "grad")
+DEEPEST = 100  # parentheses and negations in each other
 LISTED = 4  # candidates that a message names
 
 
@@ -226,7 +227,9 @@ def _joined(a: Branch, b: Branch) -> Branch:
                 f"two selectors joined with & name different parts: {a.suffix!r} and {b.suffix!r}"
             )
         joined[name] = ours if ours not in (None, "") else theirs
-    return Branch(Both((a.term, b.term)), **joined)
+    # in one row, so that a long text is no deep term
+    parts = a.term.parts if isinstance(a.term, Both) else (a.term,)
+    return Branch(Both((*parts, b.term)), **joined)
 
 
 # ---------------------------------------------------------------- text
@@ -284,6 +287,7 @@ class _Parser:
         self.text = text
         self.tokens = list(_tokens(text))
         self.at = 0
+        self.depth = 0
 
     def branches(self) -> list[Branch]:
         if not self.tokens:
@@ -326,18 +330,26 @@ class _Parser:
     def _factor(self) -> list[Branch]:
         token = self._peek()
         self.at += 1
-        if token == "~":
-            inner = Selector(tuple(self._factor()), self.text)
-            return list((~inner).branches)
-        if token == "(":
-            result = self._either()
-            if self._peek() != ")":
-                raise UsageError(f"( is not closed in the selector {self.text!r}")
-            self.at += 1
+        if token in ("~", "("):
+            self.depth += 1
+            if self.depth > DEEPEST:
+                raise UsageError(f"a selector is nested at most {DEEPEST} deep: {self.text[:60]!r}…")
+            result = self._negated() if token == "~" else self._enclosed()
+            self.depth -= 1
             return result
         if token in ("", "&", "|", ")", "->"):
             raise UsageError(f"a name is missing in the selector {self.text!r}")
         return [_atom(token)]
+
+    def _negated(self) -> list[Branch]:
+        return list((~Selector(tuple(self._factor()), self.text)).branches)
+
+    def _enclosed(self) -> list[Branch]:
+        result = self._either()
+        if self._peek() != ")":
+            raise UsageError(f"( is not closed in the selector {self.text!r}")
+        self.at += 1
+        return result
 
 
 def _atom(token: str) -> Branch:
