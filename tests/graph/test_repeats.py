@@ -80,14 +80,14 @@ def test_any_sequence_is_cut_as_looking_at_every_place_would(seed: int) -> None:
 
 def test_a_very_long_sequence_is_folded_all_the_same() -> None:
     keys = np.arange(500_000) % 20
-    assert repeated(np.arange(500_000), keys, np.zeros(500_000, dtype=bool)) == [Stretch(0, 20, 25_000)]
+    assert repeated(np.arange(500_000), keys, keys, np.zeros(500_000, dtype=bool)) == [Stretch(0, 20, 25_000)]
 
 
 def test_where_too_much_is_left_only_operators_have_to_agree() -> None:
     loose = np.arange(120) % 40
     is_call = np.zeros(120, dtype=bool)
-    assert repeated(np.arange(40), loose[:40], is_call[:40]) == []
-    assert repeated(np.tile(loose, 2), np.tile(loose, 2), np.zeros(240, dtype=bool)) == [Stretch(0, 40, 6)]
+    assert repeated(np.arange(40), loose[:40], loose[:40], is_call[:40]) == []
+    assert repeated(np.tile(loose, 2), np.tile(loose, 2), np.tile(loose, 2), np.zeros(240, dtype=bool)) == [Stretch(0, 40, 6)]
 
 
 def test_odd_instances_are_the_fewer() -> None:
@@ -162,6 +162,31 @@ def test_what_ran_again_is_not_folded_with_what_ran_first() -> None:
     assert (backward.times == 3).any(), "the three layers that backward computes again are one"
 
 
+class Writer(nn.Module):
+    """A cell whose state is made in the first turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.cell, self.head = nn.Embedding(5, 4), nn.GRUCell(4, 4), nn.Linear(4, 5)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        state, rows = None, []
+        for row in ids:
+            state = self.cell(self.embed(row), state)
+            rows.append(self.head(state))
+        return torch.stack(rows)
+
+
+def test_a_loop_begins_where_its_turns_begin_though_the_first_makes_its_state() -> None:
+    graph = tv.trace(Writer(), torch.ones(6, 2, dtype=torch.long)).graph
+    elements = Elements(graph, [0])
+    columns = folds(elements)
+    ((scope, start, period, times),) = zip(*(column.tolist() for column in columns[:4]))
+    turn = elements.element[elements.start[scope] + start :][:period]
+    calls = [graph.modules[graph.scope_module[~element]].path for element in turn if element < 0]
+    assert (calls, times) == (["embed", "cell", "head"], 5)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_scopes_that_are_folded_together_are_folded_as_each_would_be(name: str) -> None:
     graph = traced(name).graph
@@ -176,7 +201,7 @@ def test_scopes_that_are_folded_together_are_folded_as_each_would_be(name: str) 
         strict, loose = (elements.keys(row, strict=kind) for kind in (True, False))
         neighbours = elements.neighbours(row)
         if len(np.unique(neighbours[neighbours >= 0])) == len(neighbours[neighbours >= 0]):
-            assert inside.get(scope, []) == repeated(strict, loose, row < 0), scope
+            assert inside.get(scope, []) == repeated(strict, loose, elements.names(row), row < 0), scope
 
 
 def test_the_page_has_them_for_each_phase_and_for_all_together() -> None:

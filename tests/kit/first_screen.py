@@ -146,7 +146,7 @@ def _heaviest(screen: Mapping[str, Any]) -> Iterable[str]:
 def _empty(screen: Mapping[str, Any]) -> Iterable[str]:
     left, top, wide, high = screen["state"]["canvas"]
     boxes = screen["boxes"]
-    if not boxes or not screen["state"]["canOpen"]:
+    if not boxes:
         return
     x0 = max(left, min(box["rect"][0] for box in boxes))
     y0 = max(top, min(box["rect"][1] for box in boxes))

@@ -595,12 +595,13 @@ export class Port {
     const paint = app.paint(box, app.theme);
     const first = subject.elements[0];
     const isEnd = box.kind === "input" || box.kind === "output" || first === undefined;
+    const isOp = first >= 0 && (box.kind === "op" || (box.kind === "fold" && box.period === 1));
     const call = isEnd || first >= 0 || box.kind === "bundle" || box.kind === "step" ? "" : run.module(~first)[2];
     return {
       id: box.key,
       kind: box.kind,
       name: box.label,
-      cls: box.kind === "op" ? run.op(box.node) : isEnd ? box.kind : box.type,
+      cls: isEnd ? box.kind : isOp ? run.op(first) : box.type,
       shape: shapeOf(box),
       label: box.label,
       type: box.type,

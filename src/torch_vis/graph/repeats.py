@@ -97,6 +97,14 @@ class Elements:
         key = np.where(elements >= 0, of_node[node], mix(of_call ^ mix(stem.astype(np.uint64))))
         return mix(key + recomputed.astype(np.uint64))
 
+    def names(self, elements: Any) -> Any:
+        """Numbers that are equal for elements with one name: calls of one module or numbered neighbours of one class."""
+        if not len(self.graph):
+            return np.zeros(len(elements), dtype=np.uint64)
+        module = self.graph.scope_module[_scopes(elements)]
+        stem, kind = self._stem[module].astype(np.uint64), self._type[module].astype(np.uint64)
+        return np.where(elements >= 0, self._loose_node_key[_nodes(elements)], mix(mix(stem) ^ kind))
+
     def contents(self, elements: Any) -> Any:
         """Numbers that are equal for elements that do the same with the same shapes, whatever they are called."""
         if not len(self.graph):
@@ -168,17 +176,47 @@ def stretches(keys: Any, is_call: Any, longest: int = PERIODS) -> list[Stretch]:
     return result
 
 
-def repeated(strict: Any, loose: Any, is_call: Any) -> list[Stretch]:
-    """The stretches of a sequence that are drawn as one, by two kinds of keys.
+def repeated(strict: Any, loose: Any, names: Any, is_call: Any) -> list[Stretch]:
+    """The stretches of a sequence that are drawn as one, by two kinds of keys; they begin where a turn does.
 
     Steps must agree in their shapes; but where that leaves more than a person can take in, only in their operators.
     """
     exact = stretches(strict, is_call)
     if _parts(exact, len(strict)) <= ROOM:
-        return exact
+        return _from_first(exact, strict, names)
     longest = min(LONG_PERIODS, max(PERIODS, LONG_WORK // len(strict)))
     rough = stretches(loose, is_call, longest)
-    return rough if _parts(rough, len(strict)) < _parts(exact, len(strict)) else exact
+    if _parts(rough, len(strict)) < _parts(exact, len(strict)):
+        return _from_first(rough, loose, names)
+    return _from_first(exact, strict, names)
+
+
+def _from_first(stretches: list[Stretch], keys: Any, names: Any) -> list[Stretch]:
+    """The stretches, moved to where a turn begins: one before them that is not like the others has the same names.
+
+    The first turn of a loop often makes its state. What it calls after that is like the end of every other turn, but no
+    turn begins there.
+
+    >>> keys, names = np.array([1, 9, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3]), np.array([1, 2, 3] * 4)
+    >>> stretches(keys, names > 0)
+    [Stretch(start=2, period=3, times=3)]
+    >>> _from_first(stretches(keys, names > 0), keys, names)
+    [Stretch(start=3, period=3, times=3)]
+    """
+    result: list[Stretch] = []
+    for number, (start, period, times) in enumerate(stretches):
+        least = result[-1].start + result[-1].period * result[-1].times if result else 0
+        end = start + period * times
+        most = stretches[number + 1].start if number + 1 < len(stretches) else len(keys)
+        before = start
+        while before > least and names[before - 1] == names[before - 1 + period]:
+            before -= 1
+        moved = (before - start) % period
+        after = slice(end, min(end + moved, most))
+        if after.stop < end + moved or (keys[after] != keys[end - period : after.stop - period]).any():
+            moved = 0
+        result.append(Stretch(start + moved, period, times))
+    return result
 
 
 def _parts(stretches: list[Stretch], length: int) -> int:
@@ -209,7 +247,9 @@ def folds(elements: Elements) -> Folds:
     index = np.arange(len(element)) - start[owner]
     strict = _with_odd(elements.keys(element, strict=True), elements.neighbours(element), owner)
     loose, contents = elements.keys(element, strict=False), elements.contents(element)
-    patterns = [_first_equal(owner, keys, index) for keys in (strict, loose, contents)]
+    patterns = [
+        _first_equal(owner, keys, index) for keys in (strict, loose, contents, elements.names(element))
+    ]
     scopes = np.unique(owner[(patterns[0] != index) | (patterns[1] != index)])
     _, first, kind = np.unique(
         _signatures(elements, [*patterns, element < 0])[scopes], return_index=True, return_inverse=True
@@ -219,7 +259,7 @@ def folds(elements: Elements) -> Folds:
     odd: list[Any] = [np.empty((0, 3), dtype=np.int64)]
     for scope, group in zip(scopes[first].tolist(), alike):
         part = slice(start[scope], start[scope + 1])
-        for stretch in repeated(patterns[0][part], patterns[1][part], element[part] < 0):
+        for stretch in repeated(patterns[0][part], patterns[1][part], patterns[3][part], element[part] < 0):
             rows.append(_for_each(group, np.array([stretch])))
             instances = odd_instances(patterns[2][part], stretch)
             odd.append(

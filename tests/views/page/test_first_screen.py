@@ -45,6 +45,25 @@ class Recurrent(nn.GRU):
         super().__init__(4, 8)
 
 
+class Masked(nn.Module):
+    """Layers in a model in a model, which makes a mask before it calls them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model, self.head = nn.Module(), nn.Linear(8, 2)
+        self.model.layers = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(3))
+        self.model.forward = self.run
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        mask = (torch.arange(8).sub(1).cumsum(0).ne(3).to(x.dtype) + 0.5).sqrt().exp()
+        for layer in self.model.layers:
+            x = layer(x * mask)
+        return x
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.model(x))
+
+
 class Heads(nn.Module):
     """More outputs than have room beside each other."""
 
@@ -65,13 +84,28 @@ def keeps_its_promise(driver: Any, path: Path) -> None:
 
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize(
-    "model, shape", [(Net, (3, 4)), (Unrolled, (6, 2, 4)), (Recurrent, (5, 2, 4)), (Heads, (3, 4))]
+    "model, shape", [(Net, (3, 4)), (Unrolled, (6, 2, 4)), (Recurrent, (5, 2, 4)), (Heads, (3, 4)), (Masked, (3, 8))]
 )
 def test_the_first_screen_keeps_its_promise(
     driver: Any, tmp_path: Path, model: type[nn.Module], shape: tuple[int, ...], backward: bool
 ) -> None:
     torch.manual_seed(0)
     tv.trace(model(), torch.ones(shape), backward=backward).save(tmp_path / "run.html")
+    keeps_its_promise(driver, tmp_path / "run.html")
+
+
+def test_what_a_model_does_around_its_layers_is_one_box(show: Callable[[Any], Page]) -> None:
+    page = show(tv.trace(Masked(), torch.ones(3, 8)))
+    (box,) = page.boxes(kind="bundle")
+    assert (box["name"], box["path"]) == ("own operations", "model")
+    assert not {"cumsum", "ne", "sqrt"} & {other["name"] for other in page.boxes()}
+
+
+@pytest.mark.parametrize("model", [nn.Linear(4, 2), nn.Sequential(nn.Linear(4, 4), nn.ReLU())])
+def test_a_model_of_two_layers_takes_more_than_half_of_the_canvas(
+    driver: Any, tmp_path: Path, model: nn.Module
+) -> None:
+    tv.trace(model, torch.ones(2, 4)).save(tmp_path / "run.html")
     keeps_its_promise(driver, tmp_path / "run.html")
 
 
@@ -90,6 +124,24 @@ def test_a_training_loop_keeps_the_promise(driver: Any, tmp_path: Path) -> None:
     trace = tv.trace(loop, torch.ones(4, 3, 4))
     trace.save(tmp_path / "run.html")
     keeps_its_promise(driver, tmp_path / "run.html")
+
+
+def test_what_a_step_makes_of_nothing_between_its_models_is_one_box(show: Callable[[Any], Page]) -> None:
+    """Noise and targets of two models that learn against each other."""
+    maker, judge, loss = nn.Linear(4, 8), nn.Linear(8, 1), nn.BCEWithLogitsLoss()
+
+    def step(real: torch.Tensor) -> torch.Tensor:
+        fake = maker(torch.randn(3, 4))
+        right = loss(judge(real), torch.ones(3, 1))
+        wrong = loss(judge(fake), torch.zeros(3, 1))
+        return right + wrong + loss(judge(fake), torch.ones(3, 1))
+
+    page = show(tv.trace(step, torch.ones(3, 8)))
+    (box,) = page.boxes(kind="bundle", name="randn, ones, zeros")
+    assert box["operations"] == 4
+    assert {other["name"] for other in page.boxes(kind="op")} <= {"add"}
+    readers = {edge["to"] for edge in page.js("return P.edges()") if edge["from"] == box["name"]}
+    assert {name.partition(" ")[0] for name in readers} == {"maker", "loss"}
 
 
 class Layer(nn.Module):

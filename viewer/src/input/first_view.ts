@@ -3,12 +3,10 @@
 import type { App } from "../app.ts";
 import { Phase } from "../data/schema.gen.ts";
 import { AIM, largestScale, READABLE } from "../draw/fitting.ts";
-import { TITLE_ROOM } from "../draw/scene.ts";
 import type { View } from "../draw/view.ts";
 import type { Room } from "../layout/layered.ts";
 import type { Box } from "../tree/box.ts";
 import { eachShown, openingOf, snapshot } from "../tree/expansion.ts";
-import { PAD } from "../tree/picture.ts";
 import { narrowerIn } from "./sidebar.ts";
 
 const MOST_BOXES = 90;
@@ -22,10 +20,12 @@ const WORTH_A_CUT = 0.3; // of the run: for less, no chain is cut that can be re
 const WORTH = 0.1; // of the run: a repeat that weighs less is not what the model is about
 const MOST_OF_IT = 0.5; // of the run: a repeat that weighs less is opened only where there is room for all of it
 const HALF = 0.62; // of the room, which is less than the window: more than half of that is to be used
+const MOST_EMPTY = 0.55; // of the room: the least that is to be used of it
 // Heights of the room that a layout is made for: in a lower one, chains stand in more columns; in a higher one, inner frames do not.
 const LOWER = [1, 0.85, 0.7, 0.5, 0.35, 1.3];
 const LOWER_AT_LAST = [1, 0.85, 0.7, 0.6, 0.5, 0.42, 0.35, 0.28, 1.15, 1.3, 1.6];
-const SPREADS = [1, 1.2, 1.5, 2, 2.5, 3, 4, 5]; // of the gaps: what would leave most of the window empty is set more widely
+const SPREADS = [1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 7, 9]; // of the gaps: what would leave most of the window empty is set more widely
+const NOT_TOO_WIDE = SPREADS.filter((spread) => spread <= 3); // where there is more to open, that is better
 const MUCH_TOO_LARGE = 1.4; // of the room: what takes so much of it fits in no shape
 
 /** Sizes of windows that many people have: what the first screen of a smaller one opens, that of a larger one opens as well. */
@@ -59,6 +59,7 @@ export async function openFirstView(app: App, view: View): Promise<Box[]> {
       await openRepeat(app, root, rooms);
     }
     await openHeaviest(app, roots, rooms);
+    await openInEmptiness(app, rooms);
     const shown = first ? shownRepeat(first) : null;
     if (shown?.opening === "closed") shown.opening = openingOf(shown);
   }
@@ -74,17 +75,28 @@ async function openRepeat(app: App, root: Box, rooms: Room[]): Promise<void> {
   if (opened.length && !(await fits(app, rooms))) for (const box of opened) box.opening = "closed";
 }
 
+/** Where nothing more fits and most of the window is empty, open what weighs most all the same: a part of it says more. */
+async function openInEmptiness(app: App, rooms: Room[]): Promise<void> {
+  const [group] = closedGroups(app.roots);
+  if (!group) return;
+  await settleShape(app, rooms, NOT_TOO_WIDE);
+  if (fitsIn(app, rooms) && used(app, rooms) < MOST_EMPTY) for (const box of group) box.opening = openingOf(box);
+  app.lower = app.spread = 1;
+}
+
 /** Lay out in the shape that fills most of a room, with wider gaps where that is less than half of it; where none fits, in the smallest. */
-async function settleShape(app: App, rooms: Room[]): Promise<void> {
+async function settleShape(app: App, rooms: Room[], spreads = SPREADS): Promise<void> {
   app.room = rooms[0];
   app.lower = app.spread = 1;
   await app.relayout();
   let [best, most] = [{ lower: 1, spread: 1 }, -Infinity];
-  for (const spread of SPREADS) {
+  for (const spread of spreads) {
     for (const lower of LOWER_AT_LAST) {
       Object.assign(app, { lower, spread });
       await app.reshape();
-      const share = fitsIn(app, rooms) ? used(app, rooms) : -oversize(app, rooms);
+      const share = fitsIn(app, rooms)
+        ? used(app, rooms)
+        : -oversize(app, rooms) - Number(inSight(app, rooms[0]) < HALF);
       if (share > most + (spread > 1 ? 0.005 : 0.03)) [best, most] = [{ lower, spread }, share];
       if (lower === 1 && share >= HALF) return;
     }
@@ -237,8 +249,28 @@ function used(app: App, rooms: Room[]): number {
   const { width, height } = app.scene!;
   const scales = rooms.map(({ w, h }) => Math.min(largestScale(h * AIM), w / width, h / height));
   const scale = Math.max(...scales);
-  const inner = (width - 2 * PAD) * (height - TITLE_ROOM - 2 * PAD);
-  return (inner * scale * scale) / (rooms[0].w * rooms[0].h);
+  const inner = boundsOf(app);
+  return (inner.w * inner.h * scale * scale) / (rooms[0].w * rooms[0].h);
+}
+
+/** The share of a room in which boxes can be when the sheet is too large for it, and as small as can be read. */
+function inSight(app: App, room: Room): number {
+  const { w, h } = boundsOf(app);
+  const [wide, high] = [Math.min(room.w, w * READABLE), Math.min(room.h, h * READABLE)];
+  return (wide * high) / (room.w * room.h);
+}
+
+/** How wide and high all boxes are together. */
+function boundsOf(app: App): Room {
+  let [left, top, right, bottom] = [Infinity, Infinity, -Infinity, -Infinity];
+  for (const { x, y, w, h } of app.scene!.columns)
+    for (let item = 0; item < w.length; item++) {
+      left = Math.min(left, x[item]);
+      top = Math.min(top, y[item]);
+      right = Math.max(right, x[item] + w[item]);
+      bottom = Math.max(bottom, y[item] + h[item]);
+    }
+  return right > left ? { w: right - left, h: bottom - top } : { w: 0, h: 0 };
 }
 
 /** Open the module that a run is about: one that is alone, or all but alone; returns it if it was closed. */

@@ -48,6 +48,8 @@ const SHARE_OF_A_NAME = 0.03; // of what a frame is taller than that, what its n
 const MANY_LEVELS = 6; // of frames in a frame; with more, names have less of its height, which would grow with each by the same factor
 const LEAST: Room = { w: 280, h: 240 };
 const SHARED = 1.5; // frames that stand one below the other as if they were one
+const WIDEST = 5; // what is spread more than that is spread downwards instead: there is very little to show
+const DOWNWARDS = 0.8;
 const SPREAD_PAD = 80; // beside what is in a frame, for each time that gaps are spread
 const BESIDE = 50; // height that what stands in a frame above or below another frame takes from it
 
@@ -176,7 +178,8 @@ function frame(spec: FrameSpec, results: FrameResult[], room: Room, levels: numb
       (cell, i) => offset(spec, results, cell, spec.dstPort[i]) + aside(spec, cell, i),
     ),
   };
-  const sheet = set(spec, lines, { gap: GAP * spread, rankGap: RANK_GAP, wrap: true, room });
+  const rankGap = RANK_GAP * (1 + DOWNWARDS * Math.max(0, spread - WIDEST));
+  const sheet = set(spec, lines, { gap: GAP * Math.min(spread, WIDEST), rankGap, wrap: true, room });
   return dressed(spec, sheet, levels);
 }
 
@@ -187,7 +190,7 @@ function dressed(spec: FrameSpec, sheet: Sheet, levels: number): FrameResult {
   const upper = spec.up ? BOTTOM : TOP;
   const ports = spec.edge.reduce((sum, edge) => sum + Number(edge === upper), 0);
   const passing = spec.header ? (spec.title ?? 0) + (spec.buttons ?? 0) + 2 * BESIDE_A_NAME + ports * NARROW : 0;
-  const beside = spec.header ? pad + ((spec.spread ?? 1) - 1) * SPREAD_PAD : pad;
+  const beside = spec.header ? pad + (Math.min(spec.spread ?? 1, WIDEST) - 1) * SPREAD_PAD : pad;
   const width = Math.max(sheet.width + 2 * beside, spec.least, passing);
   const left = (width - sheet.width) / 2;
   const height = sheet.height + header + 2 * pad;

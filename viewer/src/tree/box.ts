@@ -20,6 +20,7 @@ const FEW_NAMES = 3;
 const LONGEST_NAMES = 46; // letters of them that have room on a box
 const OWN = "own operations";
 const MOST_OWN = 0.5;
+const MOST_OF_A_RUN = 0.5;
 /** Before the reason of a graph break, as the second line of what it ends. */
 export const BREAK = "⚡ ended by ";
 const LONGEST_REASON = 32; // letters of it that have room on a box, with a shape beside them
@@ -134,8 +135,21 @@ export class Box {
     const elements = this.kind === "step" || this.kind === "bundle" ? this.elements : forest.elements(this.scope);
     const parts = this.kind === "step" ? filled([], elements.length) : this.parts(elements.length);
     if (parts.length > MOST_IN_A_FRAME) return bundles(parts).map((part) => this.bundle(elements, part));
-    if (this.above || this.kind === "bundle") return parts.map((stretch) => this.child(elements, stretch));
-    return this.gathered(elements, parts);
+    if (this.isGathered(parts)) return this.gathered(elements, parts);
+    return parts.map((stretch) => this.child(elements, stretch));
+  }
+
+  /** Whether modules are what one looks for in it: outside of any, in what a model consists of, and around its layers. */
+  private isGathered(parts: Stretch[]): boolean {
+    if (this.kind === "bundle") return false;
+    if (!this.above) return true;
+    if (this.kind !== "module") return false;
+    const { element, elementStart, total } = this.forest;
+    const isLayers = ({ start, times }: Stretch): boolean => {
+      const first = element[elementStart[this.scope] + start];
+      return times > 1 && first < 0 && !this.run.isFunction(~first);
+    };
+    return this.operations > MOST_OF_A_RUN * total || parts.some(isLayers);
   }
 
   /** What the program does between the calls of its models stands together: the models are what one looks for. */

@@ -59,6 +59,7 @@ export class Forest {
     for (let node = 0; node < run.count; node++) {
       if (inside(node)) visit(node, (owner, element) => (this.element[free[owner]++] = element));
     }
+    if (scopes) this.bringTogether();
     this.order = new Int32Array(total);
     this.position = new Int32Array(run.count).fill(-1);
     this.start = new Int32Array(scopes);
@@ -77,6 +78,42 @@ export class Forest {
   }
 
   private stretches: Map<number, Stretch[]> | null = null;
+
+  /**
+   * Move what a program makes of nothing between the calls of its models, `ones` for a loss, to the beginning.
+   *
+   * It needs nothing of what ran before, and stands there as one. What is in a repeat, or beside other operations, stays.
+   */
+  private bringTogether(): void {
+    const { run } = this;
+    const part = this.elements(0);
+    const isPlain = (element: number | undefined): boolean =>
+      element !== undefined && (element >= 0 || run.isFunction(~element));
+    if (part.every(isPlain)) return;
+    const stretches = this.repeats(0);
+    const repeated = new Uint8Array(part.length);
+    for (const { start, period, times } of stretches) repeated.fill(1, start, start + period * times);
+    const lone = (at: number): boolean =>
+      !repeated[at] && this.isMadeOfNothing(part[at]) && !isPlain(part[at - 1]) && !isPlain(part[at + 1]);
+    const moved = [...part.keys()].filter(lone);
+    if (moved.length < 2) return;
+    const isMoved = new Set(moved);
+    part.set([...moved.map((at) => part[at]), ...part.filter((_, at) => !isMoved.has(at))]);
+    const later = (start: number): number => moved.reduce((count, at) => count + Number(at > start), 0);
+    const shifted = stretches.map((stretch) => ({ ...stretch, start: stretch.start + later(stretch.start) }));
+    this.stretches = new Map(this.stretches).set(0, shifted);
+  }
+
+  /** Whether it is an operation of the program's own that reads no bytes. */
+  private isMadeOfNothing(element: number): boolean {
+    const { run } = this;
+    const inside = element >= 0 ? [element] : run.isFunction(~element) ? [...this.elements(~element)] : [];
+    if (inside.length !== 1 || inside[0] < 0 || run.isAdded(inside[0])) return false;
+    const [node] = inside;
+    for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++)
+      if (run.inKind[row] !== Kind.SHAPE) return false;
+    return true;
+  }
 
   private walk(): void {
     if (!this.run.scopes) return;

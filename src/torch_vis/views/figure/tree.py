@@ -210,7 +210,7 @@ def _folds(elements: Elements, row: Any) -> list[Stretch]:
     strict, loose = (elements.keys(row, strict=kind) for kind in (True, False))
     cuts: list[Stretch] = []
     end = 0
-    for stretch in [*repeated(strict, loose, row < 0), Stretch(len(row), 1, 1)]:
+    for stretch in [*repeated(strict, loose, elements.names(row), row < 0), Stretch(len(row), 1, 1)]:
         cuts.extend(Stretch(single, 1, 1) for single in range(end, stretch.start))
         if stretch.start < len(row):
             cuts.append(stretch)
