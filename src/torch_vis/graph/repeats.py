@@ -98,7 +98,7 @@ class Elements:
         return mix(key + recomputed.astype(np.uint64))
 
     def names(self, elements: Any) -> Any:
-        """Numbers that are equal for elements with one name: calls of one module or numbered neighbours of one class."""
+        """Numbers that are equal for elements of one name: calls of a module or numbered neighbours of one class."""
         if not len(self.graph):
             return np.zeros(len(elements), dtype=np.uint64)
         module = self.graph.scope_module[_scopes(elements)]
