@@ -580,7 +580,7 @@ def test_one_tensor_in_several_places_of_a_call_is_told_of() -> None:
     for key in ("part:0", "part:1.input"):
         assert "one tensor in several places" in " ".join(t.run(replace={key: tv.edit.zero()}).limits)
     assert t.run(replace={"part:0.input": tv.edit.zero()}).limits == ()
-    with pytest.raises(UsageError, match="if the call hands it on"):
+    with pytest.raises(UsageError, match="if the call returns it as it is"):
         t.run(replace={"part.drop:0.input": tv.edit.zero()})
 
 
