@@ -26,7 +26,8 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
 from torch_vis._deprecated import OPTIONS, option_now
@@ -222,6 +223,23 @@ def missing_extra(package: str, extra: str | None = None) -> MissingExtra:
     "plotly is not installed; run: pip install 'torch-vis[plotly]'"
     """
     return MissingExtra(f"{package} is not installed; run: pip install 'torch-vis[{extra or package}]'")
+
+
+@contextmanager
+def optional(package: str, extra: str | None = None) -> Iterator[None]:
+    """Around the import of an optional package: where it is absent, the error says what installs it.
+
+    >>> try:
+    ...     with optional("plotly"):
+    ...         import no_such_package
+    ... except MissingExtra as error:
+    ...     print(error)
+    plotly is not installed; run: pip install 'torch-vis[plotly]'
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise missing_extra(package, extra) from error
 
 
 def needs_torch(what: str) -> MissingExtra:

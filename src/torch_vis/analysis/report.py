@@ -9,7 +9,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from torch_vis._deprecated import Renamed
-from torch_vis.errors import UsageError, no_match
+from torch_vis.errors import UsageError, no_match, optional
 from torch_vis.graph.io.atomic import replacing
 from torch_vis.graph.text import and_more, inert
 from torch_vis.views.charts.chart import Chart, draw
@@ -144,12 +144,8 @@ class Report(Renamed):
 
     def to_pandas(self, listing: str | None = None) -> pandas.DataFrame:
         """The rows of a listing (the first one by default) as a pandas ``DataFrame``."""
-        try:
+        with optional("pandas"):
             import pandas
-        except ImportError as error:
-            from torch_vis.errors import missing_extra
-
-            raise missing_extra("pandas") from error
         result = {item.title: item for item in self.listings()}
         name = next(iter(result), "") if listing is None else listing
         if name not in result:

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from torch_vis.errors import missing_extra
+from torch_vis.errors import optional
 from torch_vis.exporters.facts import clean
 from torch_vis.graph import Slot, TensorType
 from torch_vis.ops.schemas import literal, slot_names
@@ -35,10 +35,8 @@ TEXT = 2000  # characters of a doc string or an attribute that are kept
 
 def load_onnx() -> Any:
     """The onnx package."""
-    try:
+    with optional("onnx"):
         import onnx
-    except ImportError as error:
-        raise missing_extra("onnx") from error
     return onnx
 
 

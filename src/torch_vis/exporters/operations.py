@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.errors import missing_extra
+from torch_vis.errors import optional
 from torch_vis.graph import Column, Graph, Metrics
 from torch_vis.graph.call import short_name
 from torch_vis.graph.schema import Kind, Phase
@@ -102,10 +102,8 @@ def to_pandas(graph: Graph, metrics: Metrics) -> pandas.DataFrame:
     >>> frame[["name", "module", "shape"]].values.tolist()
     [['t', 'Linear', (3, 2)], ['addmm', 'Linear', (1, 2)]]
     """
-    try:
+    with optional("pandas"):
         import pandas as pd
-    except ImportError as error:
-        raise missing_extra("pandas") from error
 
     frame: dict[str, Any] = {}
     for name, (cells, known) in operations(graph).items():
@@ -139,10 +137,8 @@ def to_networkx(graph: Graph, metrics: Metrics) -> networkx.MultiDiGraph:
     >>> sorted(g.nodes[source]["name"] for source in g.predecessors(1))
     ['bias', 'input', 't']
     """
-    try:
+    with optional("networkx"):
         import networkx as nx
-    except ImportError as error:
-        raise missing_extra("networkx") from error
     digraph = nx.MultiDiGraph()
     digraph.add_nodes_from(_operations(graph, metrics))
     digraph.add_nodes_from(_outside(graph))

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from torch_vis.errors import UsageError, missing_extra
+from torch_vis.errors import UsageError, optional
 from torch_vis.exporters.recorded_code import LITERALS, RecordedProgram, plan_of
 from torch_vis.graph.io.atomic import replacing, write_text
 
@@ -552,10 +552,8 @@ def _plain(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 def write_blocks(path: str | os.PathLike[str], blocks: Mapping[str, torch.Tensor], note: str) -> None:
     """Write the blocks to a safetensors file, whole or not at all."""
-    try:
+    with optional("safetensors"):
         from safetensors.torch import save
-    except ImportError as error:
-        raise missing_extra("safetensors") from error
     with replacing(path) as file:
         file.write(save(dict(blocks), metadata={"written by": "torch_vis", "holds": note}))
 

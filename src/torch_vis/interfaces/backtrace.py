@@ -21,7 +21,7 @@ from torch_vis.capture.compilers.interpreter import PASSIVE, ProgramRun, op_name
 from torch_vis.capture.compilers.program import Program
 from torch_vis.capture.modes import without_gradients
 from torch_vis.capture.session import Capture
-from torch_vis.errors import TensorsMissing, UsageError, missing_extra, no_match
+from torch_vis.errors import TensorsMissing, UsageError, no_match, optional
 from torch_vis.graph import Column, Graph
 from torch_vis.graph.run import Limit
 from torch_vis.interfaces.model_export import (
@@ -448,10 +448,8 @@ def _tensor(node: fx.Node) -> tuple[tuple[Any, ...] | None, str | None]:
 
 def to_networkx(nodes: dict[str, NodeFacts]) -> networkx.DiGraph[str]:
     """The nodes as a networkx graph; an edge names the position in which the value is taken."""
-    try:
+    with optional("networkx"):
         import networkx as nx
-    except ImportError as error:
-        raise missing_extra("networkx") from error
     graph = nx.DiGraph()
     for row in nodes.values():
         graph.add_node(row.name, **{key: value for key, value in row._asdict().items() if key != "name"})

@@ -31,6 +31,7 @@ from torch_vis.errors import (
     inert,
     missing_extra,
     no_match,
+    optional,
     takes_kwargs,
 )
 from torch_vis.interfaces.model_export import open_sizes
@@ -95,10 +96,8 @@ class Captures(Sequence[CaptureRow]):
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per capture."""
-        try:
+        with optional("pandas"):
             import pandas as pd
-        except ImportError as error:
-            raise missing_extra("pandas") from error
         return pd.DataFrame([row._asdict() for row in self._rows]).set_index("capture")
 
     def __str__(self) -> str:

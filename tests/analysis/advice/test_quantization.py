@@ -282,7 +282,9 @@ def test_nan_in_the_batch_is_left_out_and_said():
 
 def test_a_batch_of_nothing_but_nan_and_an_empty_one_are_refused_in_a_sentence():
     model = nn.Sequential(nn.Linear(8, 4))
-    with pytest.raises(UsageError, match=r"all of the output is NaN .*came in with input.*effect=False"):
+    with pytest.raises(
+        UsageError, match=r"all of the output is NaN .*starts with it, in input.*effect=False"
+    ):
         tv.advise.quantization(model, torch.full((2, 8), math.nan))
     found = tv.advise.quantization(model, torch.full((2, 8), math.nan), effect=False)
     assert found.rows[0].activation_db is None and found.left_out == {"input": 16}

@@ -263,13 +263,13 @@ def test_a_backward_that_is_run_twice_or_keeps_its_graph_is_not_followed_and_sai
 
     for retain, said in (
         ((False,), []),
-        ((True,), ["let go of nothing"]),
+        ((True,), ["freed nothing"]),
         ((True, False), ["more than once"]),
     ):
         found = tv.trace(step, *retain).memory().checkpoint("blocks.?")
         words = [
             word
-            for word in ("let go of nothing", "more than once")
+            for word in ("freed nothing", "more than once")
             if any(word in note for note in found.notes())
         ]
         assert words == said

@@ -16,7 +16,7 @@ import torch
 from torch_vis.analysis.activations.shards import Journal, Segment, journals, mapped
 from torch_vis.analysis.report import Report
 from torch_vis.capture.containers import end_of_one
-from torch_vis.errors import CorruptFile, FileError, UsageError, missing_extra
+from torch_vis.errors import CorruptFile, FileError, UsageError, optional
 from torch_vis.graph.io.atomic import PathLike
 from torch_vis.graph.text import many, size
 from torch_vis.views.text.table_layout import Field, Listing
@@ -226,10 +226,8 @@ class ActivationArray:
 
     def to_pandas(self) -> pandas.DataFrame:
         """A table with a row for each row and a column for each element, by the number of the sample where known."""
-        try:
+        with optional("pandas"):
             import pandas
-        except ImportError as error:
-            raise missing_extra("pandas") from error
         table = self.numpy().reshape(len(self), -1)
         index = None if self.samples is None else pandas.Index(self.samples, name="sample")
         return pandas.DataFrame(table, index=index)

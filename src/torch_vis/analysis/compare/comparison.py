@@ -27,7 +27,7 @@ from torch_vis.analysis.compare.module_deltas import (
 from torch_vis.analysis.compare.module_keys import weight_digest
 from torch_vis.analysis.compare.settings import counts_other_steps
 from torch_vis.analysis.compare.words import changes_of, node_text
-from torch_vis.errors import TensorsMissing, UsageError, missing_extra, no_match
+from torch_vis.errors import TensorsMissing, UsageError, no_match, optional
 from torch_vis.graph.graph import Graph, Node, Rows, Scope
 from torch_vis.graph.run import without_source
 from torch_vis.graph.schema import Flag, Phase
@@ -305,10 +305,8 @@ class Comparison(Renamed):
         """
         if rows not in ("operations", "modules"):
             raise no_match("rows", str(rows), ["operations", "modules"])
-        try:
+        with optional("pandas"):
             import pandas
-        except ImportError as error:
-            raise missing_extra("pandas") from error
         if rows == "modules":
             return pandas.DataFrame([row.flat() for row in self.modules])
         records = [{"change": "added", **_node_dict(node), "what": ""} for node in self.added]

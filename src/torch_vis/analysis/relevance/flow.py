@@ -28,7 +28,7 @@ from torch_vis.analysis.relevance.rules import (
 from torch_vis.capture.compilers.interpreter import op_name
 from torch_vis.capture.modes import without_gradients
 from torch_vis.capture.state import RngStates
-from torch_vis.errors import UsageError, missing_extra, no_match
+from torch_vis.errors import UsageError, no_match, optional
 from torch_vis.ops.higher_order import TRANSPARENT
 from torch_vis.ops.names import out_of_place
 
@@ -120,10 +120,8 @@ class Relevance(Mapping[str, float]):
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per node."""
-        try:
+        with optional("pandas"):
             import pandas as pd
-        except ImportError as error:
-            raise missing_extra("pandas") from error
         return pd.DataFrame([row._asdict() for row in self.rows]).set_index("name")
 
     def __str__(self) -> str:

@@ -21,7 +21,7 @@ import torch
 
 from torch_vis.capture.tensor_contents import contents_of, histogram_of, unseen
 from torch_vis.capture.undo import Undo, context, without_warnings
-from torch_vis.errors import CorruptFile, NotOurFile, UsageError, missing_extra
+from torch_vis.errors import CorruptFile, NotOurFile, UsageError, optional
 from torch_vis.graph.io.atomic import check_regular
 from torch_vis.graph.io.world import is_world
 from torch_vis.graph.text import count, many, size
@@ -356,10 +356,8 @@ def _script(path: str, archive: Archive, trust: bool) -> Source:
 
 
 def _safetensors(path: str) -> Source:
-    try:
+    with optional("safetensors"):
         from safetensors import SafetensorError, safe_open
-    except ImportError as error:
-        raise missing_extra("safetensors") from error
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -455,12 +453,10 @@ def _quietly(undo: Undo, logger: str) -> None:
 
 
 def _onnx(path: str) -> Source:
-    try:
+    with optional("onnx"):
         import onnx
         from onnx import numpy_helper
         from onnx.external_data_helper import ExternalDataInfo, uses_external_data
-    except ImportError as error:
-        raise missing_extra("onnx") from error
     try:
         model = onnx.load(path, load_external_data=False)
     except Exception as error:  # protobuf raises its own kinds for what is no protobuf

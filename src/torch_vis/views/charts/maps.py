@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torch_vis.errors import missing_extra, no_match
+from torch_vis.errors import no_match, optional
 from torch_vis.graph.text import inert
 
 # from low to high: blue over white to red, and white over yellow and red to black
@@ -252,11 +252,9 @@ def _grid_html(panel: NumberGrid) -> str:
 
 def matplotlib_figure(picture: MapPicture) -> Any:
     """The picture drawn by Matplotlib."""
-    try:
+    with optional("matplotlib"):
         import matplotlib.pyplot as plt
         from matplotlib.colors import LinearSegmentedColormap
-    except ImportError as error:
-        raise missing_extra("matplotlib") from error
     count = len(picture.panels)
     across = min(count, COLUMNS)
     down = math.ceil(count / max(across, 1))
@@ -312,11 +310,9 @@ def _as_grid(panel: ColoredText) -> NumberGrid:
 
 def plotly_figure(picture: MapPicture) -> Any:
     """The picture drawn by Plotly."""
-    try:
+    with optional("plotly"):
         import plotly.graph_objects as plotly
         from plotly.subplots import make_subplots
-    except ImportError as error:
-        raise missing_extra("plotly") from error
     count = max(len(picture.panels), 1)
     across = min(count, COLUMNS)
     down = math.ceil(count / across)

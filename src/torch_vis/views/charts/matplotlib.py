@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from torch_vis.errors import missing_extra
+from torch_vis.errors import optional
 from torch_vis.views.charts.chart import FEW_POINTS, INK, QUIET, RULE, Chart, Series
 from torch_vis.views.charts.labels import shortened_alike
 
@@ -17,11 +17,9 @@ LEFT = 0.013  # of the width, free to the left of title and legend
 
 def figure(chart: Chart) -> Any:
     """The chart, drawn."""
-    try:
+    with optional("matplotlib"):
         import matplotlib.pyplot as plt
         from matplotlib.transforms import blended_transform_factory
-    except ImportError as error:
-        raise missing_extra("matplotlib") from error
     sideways = chart.is_sideways
     keys = chart.legend_rows
     tall = max(2.4, 1.4 + ROW * len(chart.rows)) if sideways else 4.4 + 0.05 * chart.slanted

@@ -6,7 +6,7 @@ import math
 from html import escape
 from typing import Any, Literal
 
-from torch_vis.errors import missing_extra
+from torch_vis.errors import optional
 from torch_vis.views.charts.chart import FEW_POINTS, INK, QUIET, Chart, Mark, Scale, Series
 from torch_vis.views.charts.labels import shortened_alike
 
@@ -20,10 +20,8 @@ KEYS = 44  # from the top, below the title: where the legend begins
 
 def figure(chart: Chart) -> Any:
     """The chart, drawn."""
-    try:
+    with optional("plotly"):
         import plotly.graph_objects as go
-    except ImportError as error:
-        raise missing_extra("plotly") from error
     drawing, sideways, labels = go.Figure(), chart.is_sideways, chart.rows
     row_of = {label: row for row, label in enumerate(labels)}
     layers = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING, Any
 
-from torch_vis.errors import missing_extra
+from torch_vis.errors import optional
 from torch_vis.graph.io.atomic import PathLike, write_text
 from torch_vis.graph.run import Run, added_by_recording
 from torch_vis.graph.schema import Phase
@@ -30,10 +30,8 @@ def draw(run: Run, options: FigureOptions) -> graphviz.Digraph:
     ``figure.graph_attr["ranksep"] = "1"``, ``node_attr`` and ``edge_attr`` hold what is common to all; more nodes and
     edges may be added.
     """
-    try:
+    with optional("graphviz"):
         import graphviz
-    except ImportError as error:
-        raise missing_extra("graphviz") from error
     body = [f"{line}\n" for line in _body(run, options)]
     attributes = {f"{kind}_attr": rows for kind, rows in _attributes(run, options).items()}
     return graphviz.Digraph(inert(run.name), body=body, **attributes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch_vis.errors import missing_extra
+from torch_vis.errors import optional
 from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.run import Run
 from torch_vis.views.figure.options import FigureOptions
@@ -25,10 +25,8 @@ BELOW_ALL, BEHIND, BETWEEN, ABOVE, ON_TOP = 1, 2, 3, 4, 5
 
 def draw(run: Run, options: FigureOptions) -> Figure:
     """Draw into a new figure of pyplot, which becomes the current one."""
-    try:
+    with optional("matplotlib"):
         import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise missing_extra("matplotlib") from error
     drawn = scene(run, options)
     figure = plt.figure(figsize=_inches(drawn))
     _fill(figure, drawn)
@@ -237,10 +235,8 @@ class _Picture:
         run: Run,
     ) -> None:
         """Write the picture with the usual options, without touching pyplot's figures."""
-        try:
+        with optional("matplotlib"):
             from matplotlib.figure import Figure
-        except ImportError as error:
-            raise missing_extra("matplotlib") from error
         drawn = scene(run, FigureOptions())
         figure = Figure(figsize=_inches(drawn))
         _fill(figure, drawn)

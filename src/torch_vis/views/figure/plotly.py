@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from torch_vis.errors import missing_extra
+from torch_vis.errors import optional
 from torch_vis.graph.run import Run
 from torch_vis.graph.text import inert
 from torch_vis.views.figure.options import FigureOptions
@@ -38,10 +38,8 @@ Points = list[tuple[float | None, float | None]]
 
 def draw(run: Run, options: FigureOptions) -> Figure:
     """Draw into a new figure; one unit of its axes is a pixel at the figure's own size."""
-    try:
+    with optional("plotly"):
         import plotly.graph_objects as go
-    except ImportError as error:
-        raise missing_extra("plotly") from error
     drawn = scene(run, options)
     figure = go.Figure()
     for trace in [

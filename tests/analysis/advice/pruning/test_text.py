@@ -99,7 +99,7 @@ def test_nan_in_a_weight_is_named() -> None:
     assert math.isfinite(found.groups[0].share) and not found.groups[0].problem
     with torch.no_grad():
         model[0].weight[0, 0] = math.nan
-    with pytest.raises(UsageError, match=r"all of the output is NaN .*came in with 0.weight"):
+    with pytest.raises(UsageError, match=r"all of the output is NaN .*starts with it, in 0.weight"):
         tv.advise.pruning(model, torch.randn(4, 8))
 
 
