@@ -56,6 +56,27 @@ test("what a person most likely means comes first: the last part of a path, any 
   assert.equal(search(run, "time>1").marks, null);
 });
 
+test("of a path that is typed in part, the modules that it ends in come before what is inside of the first", () => {
+  const run = makeRun({
+    modules: ["", "encoder.block.1", "encoder.block.1.fc", "decoder.block.1", "decoder.block.10"].map((path) => [
+      path,
+      "M",
+    ]),
+    scopes: [
+      [-1, 0],
+      [0, 1],
+      [1, 2],
+      [0, 3],
+      [0, 4],
+    ],
+    ops: [1, 2, 3, 4].map((scope) => ({ name: "relu", scope, reads: [-1], shape: [2] })),
+  });
+  assert.deepEqual(
+    search(run, "block.1").scopes.map((scope) => run.path(scope)),
+    ["encoder.block.1", "decoder.block.1", "decoder.block.10", "encoder.block.1.fc"],
+  );
+});
+
 test("a filter of modules takes all that is inside, and lists the calls", () => {
   const run = tower(3);
   assert.equal(search(run, "class:Net").total, run.count);

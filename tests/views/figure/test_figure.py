@@ -374,6 +374,8 @@ def test_what_the_recording_added_is_one_quiet_box() -> None:
     ("options", "words"),
     [
         ({"title": 3}, "title is a text"),
+        ({"color": ["time"]}, "color is 'type', 'none', or a measure such as 'time', not .'time'"),
+        ({"color": None}, "or a measure such as 'time', not None"),
         ({"legend": "no"}, "legend is True or False, not 'no'"),
         ({"shapes": 1}, "shapes is True or False, not 1"),
         ({"labels": {"Linear": 3}}, "the label of 'Linear' is a text, not 3"),

@@ -65,6 +65,7 @@ interface Word {
   in: (text: string) => boolean;
   again: boolean;
   text: string;
+  parts: number; // of a path: the last so many are compared with it
 }
 
 interface Parsed {
@@ -149,7 +150,7 @@ class Ranked {
 }
 
 function moduleRank(word: Word, path: string, type: string): number {
-  const name = path.slice(path.lastIndexOf(".") + 1);
+  const name = path.split(".").slice(-word.parts).join(".");
   if (word.in(name)) return fit(word, name, Rank.NAME);
   return word.in(path) ? Rank.PATH : word.in(type) ? Rank.CLASS : Infinity;
 }
@@ -177,7 +178,7 @@ function parse(run: Run, text: string): Parsed {
     if (token.length > 2 && token.startsWith("/") && /\/i?$/.test(token)) {
       try {
         const pattern = new RegExp(token.slice(1, token.lastIndexOf("/")), "i");
-        parsed.words.push({ in: (name) => pattern.test(name), again: false, text: pattern.source });
+        parsed.words.push({ in: (name) => pattern.test(name), again: false, text: pattern.source, parts: 1 });
       } catch {
         parsed.error = `${token} is no regular expression`;
       }
@@ -191,7 +192,12 @@ function parse(run: Run, text: string): Parsed {
       const pattern = escaped(low).replaceAll("\\*", ".*").replaceAll("\\?", ".");
       const again =
         low === AGAIN.trim() || (glob ? glob(RECOMPUTED) : low.length >= LEAST && RECOMPUTED.startsWith(low));
-      parsed.words.push({ in: glob ?? ((name) => name.toLowerCase().includes(low)), again, text: pattern });
+      parsed.words.push({
+        in: glob ?? ((name) => name.toLowerCase().includes(low)),
+        again,
+        text: pattern,
+        parts: low.split(".").length,
+      });
     }
   }
   return parsed;

@@ -78,6 +78,8 @@ class FigureOptions:
         for pattern, text in self.labels.items():
             if not isinstance(text, str):
                 raise UsageError(f"the label of {pattern!r} is a text, not {text!r}")
+        if not isinstance(self.color, str):
+            raise UsageError(f"color is 'type', 'none', or a measure such as 'time', not {self.color!r}")
         if self.title is not None and not isinstance(self.title, str):
             raise UsageError(
                 f"title is a text, '' for none, or None for the run's own name, not {self.title!r}"
