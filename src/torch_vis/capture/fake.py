@@ -123,7 +123,7 @@ class FakeTensors(Context["FakeTensors"]):
         _turn.take(undo)
         undo.enter(self.held)
         undo.enter(kept_after_interrupt())
-        before = undo.enter(StateSnapshot.of_everything())
+        before = undo.enter(StateSnapshot.of_everything(moved=True))
         # A fake tensor of an absent device that gets a gradient ends the process before any mode is asked.
         for tensor in before.tensors:
             self.twins.note_from_outside(tensor)
@@ -132,11 +132,12 @@ class FakeTensors(Context["FakeTensors"]):
             if isinstance(tensor, FakeTensor):
                 if tensor.requires_grad:
                     refuse_absent(tensor.fake_device)
-            elif tensor.is_meta and not is_lazy(tensor):
+            elif (tensor.is_meta or _is_flat(tensor)) and not is_lazy(tensor):
                 # its own class is put back with everything else
                 tensor.__class__ = on_cpu(type(tensor))
         undo.add(torch.clear_autocast_cache)  # its fake casts would be used after this run
         undo.enter(_as_foreach_sees())
+        undo.enter(_as_modules_convert(self.below.known))
         undo.enter(_as_transformers_sees(self.twins))
         undo.enter(numbers_for_python(self.below.known, self.twins.of))
         undo.enter(as_ranks_see(self, self._shapes))
@@ -469,6 +470,34 @@ def _as_foreach_sees(undo: Undo) -> None:
     before = list(supported)
     undo.add(supported.__setitem__, slice(None), before)
     supported.extend([FakeTensor, *(on_cpu(kind) for kind in before)])
+
+
+@context
+def _as_modules_convert(undo: Undo, known: KnownNumbers) -> None:
+    """Let ``module.to(dtype)`` change parameters of shapes alone in place, as it changes real ones.
+
+    Torch would swap them with others, and refuses where anything refers to them weakly, as its own fake mode does.
+    """
+    original = torch.utils.swap_tensors
+
+    @leave_alone
+    def swap(t1: torch.Tensor, t2: torch.Tensor) -> None:
+        if not (isinstance(t1, FakeTensor) and isinstance(t2, FakeTensor)):
+            original(t1, t2)
+            return
+        number = known.of(t2)
+        known.forget(t1)
+        t1.data = t2
+        t1.fake_device = t2.fake_device
+        if number is not None:
+            known.give(t1, number)
+
+    undo.set(torch.utils, "swap_tensors", swap)
+
+
+def _is_flat(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has the shards of many: FSDP gives it other data, of shapes alone here, and asks where it is."""
+    return "_is_flat_param" in tensor.__dict__ and not isinstance(tensor, FakeTensor)
 
 
 @cache
@@ -805,7 +834,8 @@ def fake_run(
     """Run a model without numbers."""
     with FakeTensors(assume) as fake:
         modules = [model] if isinstance(model, torch.nn.Module) else []
-        capture = Capture(*modules, keep=False, functions=functions, substitutes=fake.above)
+        known = held_modules(model) if not modules else {}
+        capture = Capture(*modules, keep=False, functions=functions, substitutes=fake.above, known=known)
         capture.inputs = name_inputs(model, args, kwargs)
         capture.run(lambda: model(*args, **kwargs), backward=backward, loss=loss, partial=partial)
         captured = capture.finish()
