@@ -41,6 +41,7 @@ from torch_vis.capture.fake_ranks import (
     StageShapes,
     as_ranks_see,
     fake_rank,
+    flat_shards,
     make_optimizer_state,
     talk,
     until_ready,
@@ -90,6 +91,8 @@ NUMBERS_NEEDED = (DataDependentOutputException, DynamicOutputShapeException)
 # what DistributedDataParallel's reducer, in C++, says to gradients without numbers
 REDUCER = ("expected the hook result is either", "its data is not allocated yet")
 WITHOUT_DATA = ("FakeTensor", ".numpy() is not supported", "data pointer", *REDUCER)
+# what torch says to a tensor of others, as a DTensor is, that lies on the meta device itself
+HALF_THERE = 'to a storage on different device "meta"'
 DESCRIBED = meta_utils.__file__
 # the method of a mode, in which all operations run
 DISPATCH = "__torch_dispatch__"
@@ -124,6 +127,7 @@ class FakeTensors(Context["FakeTensors"]):
         undo.enter(self.held)
         undo.enter(kept_after_interrupt())
         before = undo.enter(StateSnapshot.of_everything(moved=True))
+        before.note_objects(flat_shards(before.owners))
         # A fake tensor of an absent device that gets a gradient ends the process before any mode is asked.
         for tensor in before.tensors:
             self.twins.note_from_outside(tensor)
@@ -147,7 +151,9 @@ class FakeTensors(Context["FakeTensors"]):
 
     def _ended(self, error: BaseException | None) -> None:
         traceback = None if error is None else error.__traceback__
-        if error is not None and (needs_numbers(error) or has_no_rule(error, traceback)):
+        if error is not None and (
+            needs_numbers(error) or HALF_THERE in str(error) or has_no_rule(error, traceback)
+        ):
             raise _explained(error, traceback) from error
 
 
@@ -618,6 +624,11 @@ def _explained(error: BaseException, traceback: TracebackType | None) -> Capture
         return CaptureFailed(
             f"{where}{what} needs the numbers in a tensor, and a fake run has shapes only; decide by shapes there, or "
             "trace without fake=True; if a router of experts chooses there, give assume={'tokens': 'balanced'}"
+        )
+    if HALF_THERE in str(error):
+        return CaptureFailed(
+            f"{where}a tensor made of others, as a DTensor is, lies on the meta device, where a fake run cannot follow "
+            "it; build the model in tv.simulate(make, …), also with torch.device('meta'), or on the CPU"
         )
     message = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return CaptureFailed(

@@ -186,6 +186,11 @@ class StateSnapshot(Context["StateSnapshot"]):
         for container in reachable.containers:
             self._containers.note(None, container)
 
+    def note_objects(self, objects: Iterable[Any]) -> None:
+        """Note the attributes of objects that are none of those in which torch keeps state, as their owners do."""
+        for item in objects:
+            self._containers.note_attributes(item)
+
     def keep_only(self, addresses: set[int], modules: set[int]) -> None:
         """Forget tensors outside this memory and what belongs to other modules: they are another program's."""
         optimizers = {

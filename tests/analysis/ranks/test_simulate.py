@@ -348,6 +348,25 @@ def test_a_model_may_be_converted_where_it_is_built(tied: bool) -> None:
     assert peaks[0] == peaks[1]
 
 
+def test_divided_tensors_on_the_meta_device_are_one_clear_error_and_simulated() -> None:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    def make(mesh: Any) -> Any:
+        with torch.device("meta"):
+            net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
+        parallelize_module(net, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        return lambda x: net(x).sum().backward()
+
+    x = torch.ones(2, 16)
+    w = tv.simulate(make, x, mesh={"tp": 4})
+    # the output of the second layer, and the gradient of the first one's input is not asked for
+    assert [(row.kind, row.bytes) for row in w.exchanges[0]] == [("all_reduce", 2 * 16 * 4)]
+    with fake_group(4):
+        step = make(mesh_of(("tp", 4)))
+        with pytest.raises(tv.errors.CaptureFailed, match=r"lies on the meta device.*tv\.simulate"):
+            tv.trace(step, x, fake=True)
+
+
 def shard_all(net: nn.Module, mesh: Any) -> None:
     """FSDP2 of the whole."""
     from torch.distributed.fsdp import fully_shard
