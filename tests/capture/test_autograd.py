@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -353,7 +354,7 @@ def test_a_transform_inside_a_graph_of_the_users_is_linked_too(outer: bool) -> N
     model = nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 4))
     state = {name: value.detach() for name, value in model.named_parameters()}
 
-    def gradients(x: torch.Tensor) -> Any:
+    def gradients(x: Tensor) -> Any:
         return torch.func.grad(lambda p: torch.func.functional_call(model, p, (x,)).sum())(state)
 
     trace = tv.trace(gradients, torch.randn(8, 32, requires_grad=outer))
@@ -375,7 +376,7 @@ def test_a_model_that_gives_back_a_gradient_has_it_as_its_output() -> None:
             super().__init__()
             self.energy = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x: Tensor) -> Tensor:
             x = x.requires_grad_()
             return torch.autograd.grad(self.energy(x).sum(), x)[0]
 
@@ -472,3 +473,28 @@ def test_a_loss_of_gradients_is_forward() -> None:
 
     names = [name for name, phase in phases_of(penalty, torch.randn(2, 4)) if phase == "forward"]
     assert names == ["t", "addmm", "pow", "sum", "pow", "sum"]
+
+
+def doubled() -> type[torch.autograd.Function]:
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+            return gradients[0] * 2
+
+    return Doubled
+
+
+def test_a_function_whose_class_is_made_anew_has_its_scope_again() -> None:
+    x = torch.ones(3, requires_grad=True)
+    for _ in range(3):
+        function = doubled()
+        t = tv.trace(lambda function=function: function.apply(x).sum().backward())
+        paths = [node.path for node in t.graph.nodes if node.op.startswith("aten::mul")]
+        assert paths == ["Doubled", "Doubled"]
+        # the class goes, its code stays
+        del function, t
+        gc.collect()

@@ -121,6 +121,40 @@ def test_a_training_step_leaves_everything_as_it_was(steps: int, foreach: bool) 
     assert fake.memory().peak_bytes == real.memory().peak_bytes
 
 
+@pytest.mark.parametrize("raises", [False, True])
+def test_data_that_was_replaced_comes_back(raises: bool) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    held = [model[0].weight, model[1].running_mean]
+    before = [(tensor.data_ptr(), tensor.detach().clone()) for tensor in held]
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        for tensor in held:
+            tensor.data = tensor.data * 2
+        y = model(x)
+        if raises:
+            raise KeyError("in the middle")
+        return y
+
+    try:
+        assert len(tv.trace(step, torch.ones(4, 3), fake=True).graph)
+    except KeyError:
+        assert raises
+    assert [tensor.data_ptr() for tensor in held] == [address for address, _ in before]
+    assert all(torch.equal(tensor, copy) for tensor, (_, copy) in zip(held, before))
+    assert model(torch.ones(4, 3)).device.type == "cpu"
+
+
+def test_models_are_called_as_in_a_real_run() -> None:
+    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return second(first(x))
+
+    real, by_shapes = (tv.trace(step, torch.ones(1, 3), fake=fake) for fake in (False, True))
+    names = [[node.path for node in t.graph.nodes if node.op == "aten::addmm"] for t in (real, by_shapes)]
+    assert names == [["first", "second"]] * 2
+
+
 def test_everything_is_as_it_was_after_an_exception() -> None:
     step, model, optimizer = make_step()
     x = torch.randn(4, 8)

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 
 import torch_vis as tv
 from tests.kit.rank_programs import LATER, PROGRAMS
-from tests.kit.ranks import on_ranks
+from tests.kit.ranks import fake_group, on_ranks
 from torch_vis.analysis.ranks.exchanges import exchanges_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -71,3 +72,32 @@ def test_every_way_to_train_is_proved_and_simulated() -> None:
         # two small matrices instead of the gradient, and what is too small to be worth it
         kinds = [row.kind for row in rank["hook that compresses"][0]]
         assert kinds == ["all_reduce"] * 3
+
+
+@pytest.mark.parametrize("original", [False, True])
+def test_flat_shards_are_as_they_were_after_a_run_by_shapes(original: bool) -> None:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    with fake_group(2):
+        net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4))
+        device = torch.device("cpu")
+        model = FullyShardedDataParallel(net, device_id=device, use_orig_params=original)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+        def step() -> None:
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        step()
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        if original:
+            # parameters over real memory would get gradients of shapes alone
+            with pytest.raises(tv.errors.CaptureFailed, match="use_orig_params=True"):
+                tv.trace(step, fake=True)
+        else:
+            by_shapes = tv.trace(step, fake=True)
+        assert all(map(torch.equal, before, model.parameters()))
+        t = tv.trace(step)
+        t.check()
+        assert original or talk(by_shapes) == talk(t)

@@ -243,6 +243,20 @@ def several_at_once(rank: int) -> Step:
     return step
 
 
+def returned_early(rank: int) -> Step:
+    """What the program returns of functional collectives, it has not waited for."""
+    import torch.distributed._functional_collectives as functional
+
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(rank))
+
+    def step() -> Any:
+        group = dist.group.WORLD
+        divided = functional.reduce_scatter_tensor(x, "sum", 0, group)
+        return divided, {"turned": functional.all_reduce(x, "max", group).t()}
+
+    return step
+
+
 def by_futures(rank: int) -> Step:
     """What is received is read in callbacks, and after a future is done."""
 
@@ -275,6 +289,7 @@ PROGRAMS: dict[str, Program] = {
     "zero bubble, V": staged("ScheduleZBVZeroBubble"),
     "several at once": several_at_once,
     "by futures": by_futures,
+    "returned early": returned_early,
 }
 # in the middle of a training they do something else than in its second step
 LATER: dict[str, Program] = {"hook that compresses": hooked(compressed, power_state)}

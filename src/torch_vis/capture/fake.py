@@ -41,6 +41,7 @@ from torch_vis.capture.fake_ranks import (
     StageShapes,
     as_ranks_see,
     fake_rank,
+    flat_shards,
     make_optimizer_state,
     talk,
     until_ready,
@@ -90,6 +91,8 @@ NUMBERS_NEEDED = (DataDependentOutputException, DynamicOutputShapeException)
 # what DistributedDataParallel's reducer, in C++, says to gradients without numbers
 REDUCER = ("expected the hook result is either", "its data is not allocated yet")
 WITHOUT_DATA = ("FakeTensor", ".numpy() is not supported", "data pointer", *REDUCER)
+# what torch says to a tensor of others, as a DTensor is, that lies on the meta device itself
+HALF_THERE = 'to a storage on different device "meta"'
 DESCRIBED = meta_utils.__file__
 # the method of a mode, in which all operations run
 DISPATCH = "__torch_dispatch__"
@@ -123,7 +126,8 @@ class FakeTensors(Context["FakeTensors"]):
         _turn.take(undo)
         undo.enter(self.held)
         undo.enter(kept_after_interrupt())
-        before = undo.enter(StateSnapshot.of_everything())
+        before = undo.enter(StateSnapshot.of_everything(moved=True))
+        before.note_objects(flat_shards(before.owners))
         # A fake tensor of an absent device that gets a gradient ends the process before any mode is asked.
         for tensor in before.tensors:
             self.twins.note_from_outside(tensor)
@@ -132,11 +136,12 @@ class FakeTensors(Context["FakeTensors"]):
             if isinstance(tensor, FakeTensor):
                 if tensor.requires_grad:
                     refuse_absent(tensor.fake_device)
-            elif tensor.is_meta and not is_lazy(tensor):
+            elif (tensor.is_meta or _is_flat(tensor)) and not is_lazy(tensor):
                 # its own class is put back with everything else
                 tensor.__class__ = on_cpu(type(tensor))
         undo.add(torch.clear_autocast_cache)  # its fake casts would be used after this run
         undo.enter(_as_foreach_sees())
+        undo.enter(_as_modules_convert(self.below.known))
         undo.enter(_as_transformers_sees(self.twins))
         undo.enter(numbers_for_python(self.below.known, self.twins.of))
         undo.enter(as_ranks_see(self, self._shapes))
@@ -146,7 +151,9 @@ class FakeTensors(Context["FakeTensors"]):
 
     def _ended(self, error: BaseException | None) -> None:
         traceback = None if error is None else error.__traceback__
-        if error is not None and (needs_numbers(error) or has_no_rule(error, traceback)):
+        if error is not None and (
+            needs_numbers(error) or HALF_THERE in str(error) or has_no_rule(error, traceback)
+        ):
             raise _explained(error, traceback) from error
 
 
@@ -471,6 +478,34 @@ def _as_foreach_sees(undo: Undo) -> None:
     supported.extend([FakeTensor, *(on_cpu(kind) for kind in before)])
 
 
+@context
+def _as_modules_convert(undo: Undo, known: KnownNumbers) -> None:
+    """Let ``module.to(dtype)`` change parameters of shapes alone in place, as it changes real ones.
+
+    Torch would swap them with others, and refuses where anything refers to them weakly, as its own fake mode does.
+    """
+    original = torch.utils.swap_tensors
+
+    @leave_alone
+    def swap(t1: torch.Tensor, t2: torch.Tensor) -> None:
+        if not (isinstance(t1, FakeTensor) and isinstance(t2, FakeTensor)):
+            original(t1, t2)
+            return
+        number = known.of(t2)
+        known.forget(t1)
+        t1.data = t2
+        t1.fake_device = t2.fake_device
+        if number is not None:
+            known.give(t1, number)
+
+    undo.set(torch.utils, "swap_tensors", swap)
+
+
+def _is_flat(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has the shards of many: FSDP gives it other data, of shapes alone here, and asks where it is."""
+    return "_is_flat_param" in tensor.__dict__ and not isinstance(tensor, FakeTensor)
+
+
 @cache
 def on_cpu(kind: type[torch.Tensor]) -> type[torch.Tensor]:
     """A subclass of a tensor class whose tensors say that they are on the CPU.
@@ -589,6 +624,11 @@ def _explained(error: BaseException, traceback: TracebackType | None) -> Capture
         return CaptureFailed(
             f"{where}{what} needs the numbers in a tensor, and a fake run has shapes only; decide by shapes there, or "
             "trace without fake=True; if a router of experts chooses there, give assume={'tokens': 'balanced'}"
+        )
+    if HALF_THERE in str(error):
+        return CaptureFailed(
+            f"{where}a tensor made of others, as a DTensor is, lies on the meta device, where a fake run cannot follow "
+            "it; build the model in tv.simulate(make, …), also with torch.device('meta'), or on the CPU"
         )
     message = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return CaptureFailed(
@@ -805,7 +845,8 @@ def fake_run(
     """Run a model without numbers."""
     with FakeTensors(assume) as fake:
         modules = [model] if isinstance(model, torch.nn.Module) else []
-        capture = Capture(*modules, keep=False, functions=functions, substitutes=fake.above)
+        known = held_modules(model) if not modules else {}
+        capture = Capture(*modules, keep=False, functions=functions, substitutes=fake.above, known=known)
         capture.inputs = name_inputs(model, args, kwargs)
         capture.run(lambda: model(*args, **kwargs), backward=backward, loss=loss, partial=partial)
         captured = capture.finish()

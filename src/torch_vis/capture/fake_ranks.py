@@ -11,7 +11,7 @@ import operator
 import os
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FrameType, SimpleNamespace
 from typing import Any
 
@@ -254,10 +254,46 @@ def as_ranks_see(undo: Undo, fake: Any, shapes: StageShapes | None) -> None:
         if "_data_ptr_allocated" in vars(modules[name]):
             undo.set(modules[name], "_data_ptr_allocated", allocated)
     _look_once(undo, modules)
+    flat = getattr(modules.get(f"{FLAT}_flat_param"), "FlatParamHandle", None)
+    if flat is not None:
+        _refuse_original_parameters(undo, flat)
     if REPLICAS in modules:
         _replicate(undo, modules[REPLICAS], fake)
     if SCHEDULES in modules:
         _pass_shapes_on(undo, modules[SCHEDULES], modules[STAGES], shapes or StageShapes())
+
+
+def flat_shards(owners: Iterable[Any]) -> Iterator[Any]:
+    """What FullyShardedDataParallel keeps beside its modules: handles of flat parameters, and these."""
+    kind = getattr(sys.modules.get(f"{FLAT}_flat_param"), "FlatParamHandle", None)
+    if kind is None:
+        return
+    for owner in owners:
+        handle = vars(owner).get("_handle")
+        if isinstance(handle, kind):
+            yield handle
+            yield handle.flat_param
+
+
+def _refuse_original_parameters(undo: Undo, kind: Any) -> None:
+    """Flat parameters over real tensors set the gradients of these, which cannot be of shapes alone."""
+
+    def refusing(name: str, has_gradients: Callable[[Any], bool]) -> None:
+        original = getattr(kind, name)
+
+        @leave_alone
+        def method(self: Any) -> None:
+            if self._use_orig_params and not isinstance(self.flat_param, FakeTensor) and has_gradients(self):
+                raise CaptureFailed(
+                    "gradients of FullyShardedDataParallel(use_orig_params=True) over real tensors cannot be of shapes "
+                    "alone; build the model in tv.simulate(make, …), or trace without fake=True"
+                )
+            original(self)
+
+        undo.set(kind, name, method)
+
+    refusing("prepare_gradient_for_backward", lambda handle: True)
+    refusing("_use_sharded_grad_views", lambda handle: handle.sharded_grad is not None)
 
 
 class Chunks(Sequence[torch.Tensor]):

@@ -22,7 +22,7 @@ from torch_vis.capture.containers import Form, argument_names, bound_arguments, 
 from torch_vis.capture.kept_tensors import Geometry, KeptTensors, ModuleMode, RaisedOp, mode_of, version_of
 from torch_vis.capture.modes import keep_gradients, push_mode
 from torch_vis.capture.recording import inductor_calls
-from torch_vis.capture.recording.collectives import land_rest
+from torch_vis.capture.recording.collectives import land_rest, wait_for_results
 from torch_vis.capture.recording.dispatch_mode import RecordMode, TaskMode
 from torch_vis.capture.recording.function_calls import FunctionScopes
 from torch_vis.capture.recording.module_calls import (
@@ -186,6 +186,7 @@ class Capture(Context["Capture"]):
         try:
             with self:
                 self.output = target()
+                wait_for_results(self.recorder, self.output)
                 if backward or loss is not None:
                     self.sums_outputs = loss is None
                     run_backward(self.output, loss)

@@ -19,6 +19,7 @@ from types import BuiltinFunctionType, CellType, FunctionType, MethodType, Modul
 from typing import Any, Literal, NamedTuple
 
 import torch
+from torch.nn import Parameter
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -67,6 +68,7 @@ class StateSnapshot(Context["StateSnapshot"]):
         hold: bool = True,
         lazy: bool = True,
         is_model: bool = False,
+        moved: bool = False,
     ) -> None:
         self.hold = hold
         """Whether gradients come back as the very tensors that they are now, and counts of writes as they are."""
@@ -89,8 +91,10 @@ class StateSnapshot(Context["StateSnapshot"]):
         # Merely asking some tensors for an attribute warns.
         with torch._C.DisableTorchFunctionSubclass(), without_warnings():
             self.states: list[TensorState] = []
+            owned = {id(item) for owner in self.owners if moved for item in tensors_of(owner)}
             for name, tensor in tensors:
-                self._note_tensor(name, tensor)
+                alias = is_model or (moved and (id(tensor) in owned or isinstance(tensor, Parameter)))
+                self._note_tensor(name, tensor, alias=alias)
             for owner in self.owners:
                 self._containers.note_attributes(owner)
         self.rng = RngStates(
@@ -101,12 +105,15 @@ class StateSnapshot(Context["StateSnapshot"]):
         )
 
     @classmethod
-    def of_everything(cls, *, hold: bool = True, lazy: bool = True) -> StateSnapshot:
-        """All tensors that are alive, and all modules, optimizers, schedulers and scalers; not contents of memory."""
+    def of_everything(cls, *, hold: bool = True, lazy: bool = True, moved: bool = False) -> StateSnapshot:
+        """All tensors that are alive, and all modules, optimizers, schedulers and scalers; not contents of memory.
+
+        With ``moved`` parameters, buffers and states of optimizers whose ``data`` was replaced get back what they had.
+        """
         items = _older.alive() + tensors_and_owners()
         tensors = [("", item) for item in items if issubclass(type(item), torch.Tensor)]
         owners = [item for item in items if not issubclass(type(item), torch.Tensor)]
-        return cls(tensors, owners, hold=hold, lazy=lazy)
+        return cls(tensors, owners, hold=hold, lazy=lazy, moved=moved)
 
     @classmethod
     def of_model(
@@ -160,7 +167,7 @@ class StateSnapshot(Context["StateSnapshot"]):
             known = {id(tensor) for tensor in self.tensors}
             tensors = [leaf for leaf in leaves_of(output) if id(leaf) not in known]
             for leaf in tensors:
-                self._note_tensor("a tensor from outside", leaf)
+                self._note_tensor("a tensor from outside", leaf, alias=self.is_model)
         for tensor in tensors:
             if is_leaf(tensor) and (is_lazy(tensor) or not tensor.is_inference()):
                 hooks = _post_hooks(tensor)
@@ -178,6 +185,11 @@ class StateSnapshot(Context["StateSnapshot"]):
             self._containers.note(item, vars(item))
         for container in reachable.containers:
             self._containers.note(None, container)
+
+    def note_objects(self, objects: Iterable[Any]) -> None:
+        """Note the attributes of objects that are none of those in which torch keeps state, as their owners do."""
+        for item in objects:
+            self._containers.note_attributes(item)
 
     def keep_only(self, addresses: set[int], modules: set[int]) -> None:
         """Forget tensors outside this memory and what belongs to other modules: they are another program's."""
@@ -262,12 +274,12 @@ class StateSnapshot(Context["StateSnapshot"]):
         self.lost.append(state.name)
         return False
 
-    def _note_tensor(self, name: str, tensor: torch.Tensor) -> None:
+    def _note_tensor(self, name: str, tensor: torch.Tensor, *, alias: bool) -> None:
         if is_lazy(tensor) and not self.lazy:
             self.shapeless.append(weakref.ref(tensor))
             return
         try:
-            self.states.append(TensorState(name, tensor, hold=self.hold, alias=self.is_model))
+            self.states.append(TensorState(name, tensor, hold=self.hold, alias=alias))
         except UNREADABLE:
             return  # one that is just being made
 
@@ -371,7 +383,9 @@ class TensorState:
         # Unless it is held: the run may let go of it, and the memory that this frees counts.
         self._gradient: Any = (lambda: gradient) if hold or gradient is None else weakref.ref(gradient)
         self._alias: torch.Tensor | None = None
-        if lazy or (alias and type(tensor) in PLAIN):
+        kind = type(tensor)
+        # a parameter of a kind of its own is plain memory as well, unless it is about other tensors
+        if lazy or (alias and (kind in PLAIN or (issubclass(kind, Parameter) and not is_wrapper(kind)))):
             with disabled():
                 self._alias = tensor.data
 

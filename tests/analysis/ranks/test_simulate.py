@@ -326,6 +326,54 @@ def test_a_program_that_fails_leaves_torch_as_it_was() -> None:
         tv.simulate(parallel, torch.ones(2, 3, 32), mesh={"dp": 2})
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_model_may_be_converted_where_it_is_built(tied: bool) -> None:
+    peaks = []
+    for convert in (lambda net: net.to(torch.bfloat16), lambda net: net.double().half().bfloat16()):
+
+        def make(mesh: Any, convert: Any = convert) -> Any:
+            net = nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16), nn.Linear(16, 16))
+            if tied:
+                net[2].weight = net[0].weight
+            convert(net)
+            assert {parameter.dtype for parameter in net.parameters()} == {torch.bfloat16}
+            assert (net[2].weight is net[0].weight) == tied
+            shard_all(net, mesh)
+            return lambda x: net(x.bfloat16()).sum().backward()
+
+        w = tv.simulate(make, torch.ones(2, 16), mesh={"dp": 2})
+        kinds = {row.dtype for row in w.exchanges[0]}
+        assert kinds == {"bfloat16"} and not w.problems
+        peaks.append(w[0].memory().peak_bytes)
+    assert peaks[0] == peaks[1]
+
+
+def test_divided_tensors_on_the_meta_device_are_one_clear_error_and_simulated() -> None:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    def make(mesh: Any) -> Any:
+        with torch.device("meta"):
+            net = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16))
+        parallelize_module(net, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        return lambda x: net(x).sum().backward()
+
+    x = torch.ones(2, 16)
+    w = tv.simulate(make, x, mesh={"tp": 4})
+    # the output of the second layer, and the gradient of the first one's input is not asked for
+    assert [(row.kind, row.bytes) for row in w.exchanges[0]] == [("all_reduce", 2 * 16 * 4)]
+    with fake_group(4):
+        step = make(mesh_of(("tp", 4)))
+        with pytest.raises(tv.errors.CaptureFailed, match=r"lies on the meta device.*tv\.simulate"):
+            tv.trace(step, x, fake=True)
+
+
+def shard_all(net: nn.Module, mesh: Any) -> None:
+    """FSDP2 of the whole."""
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(net, mesh=mesh["dp"])
+
+
 def test_fit_tries_other_parameters_of_make() -> None:
     from torch.distributed.fsdp import fully_shard
 

@@ -564,6 +564,16 @@ def without_tensors(rank: int, count: int) -> str:
     return ""
 
 
+def without_words(rank: int, count: int) -> str:
+    world = tv.join(tv.trace(lambda: torch.ones(4) * 2))
+    return "" if world is None else str(world.check())
+
+
+def test_ranks_that_say_nothing_agree() -> None:
+    told, _ = on_ranks(without_words, 2)
+    assert told.startswith("0 collectives got what was given")
+
+
 def test_ranks_without_tensors_can_be_joined_and_not_checked() -> None:
     assert on_ranks(without_tensors, 2) == ["missing", ""]
 

@@ -170,6 +170,8 @@ def _taken(receive: Callable[[int, torch.Tensor], None], rank: int) -> Got:
 
 def compared(run: HeldRun, world: World, receive: Callable[[int, torch.Tensor], None]) -> RankAgreement:
     """On the first rank: ask all ranks for what they gave and got, and compare."""
+    if not world.meetings:
+        return RankAgreement(0, 0, 0.0, 0, ())
     own = Contents(run)
     counts = {"exact": 0, "summed": 0, "skipped": 0}
     error, wrong = 0.0, []

@@ -202,24 +202,23 @@ class _Gathering:
             serve(self.trace, self._receive_plan(), self._send)
             return None
         world: World | None = None
-        failed: UsageError | None = None
-        plan: list[Any] = []
+        failed: Exception | None = None
+        plan: list[Any] | None = None
         try:
             world = self._put_together(every, measured)
             wanted = all(row[1] for row in every) if check is None else check
             if check and not all(row[1] for row in every):
                 raise UsageError("check=True, and not all ranks hold their tensors: trace with hold=True")
-            plan = (
-                [(row.members, row.parts) for row in world.meetings] if wanted and not world.problems else []
-            )
-        except UsageError as error:
+            if wanted and not world.problems:
+                plan = [(row.members, row.parts) for row in world.meetings]
+        except Exception as error:
             failed = error
         # the others wait for this, whatever came of it
-        dist.broadcast_object_list([plan], src=0, group=self.group)
+        dist.broadcast_object_list([plan or []], src=0, group=self.group)
         if failed is not None:
             raise failed
         assert world is not None
-        if plan:
+        if plan is not None:
             return World(
                 {rank: world[rank] for rank in world.ranks},
                 measured=measured,

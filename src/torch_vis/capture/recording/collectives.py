@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from torch_vis.capture.containers import named_tensors
 from torch_vis.capture.recording.op_plan import OpPlan
 from torch_vis.capture.recording.opaque_nodes import record_fill
 from torch_vis.capture.recording.recorder import (
@@ -467,6 +468,21 @@ def land_read(rec: Recorder, tensors: list[Tensor]) -> bool:
                 _land_unseen(rec, pending)
                 landed = True
     return landed
+
+
+def wait_for_results(rec: Recorder, output: Any) -> None:
+    """At the end of a program: wait for what it returns of functional collectives, as its first reader would.
+
+    Such a tensor has no numbers until somebody has waited for it, and so would be no result of the run.
+    """
+    pending = {_address(tensor) for row in rec.pending if row.work_ref is None for tensor in row.tensors}
+    if not pending:
+        return
+    for _, tensor in named_tensors(output):
+        address = _address(tensor)
+        if address in pending:
+            pending.discard(address)
+            torch.ops._c10d_functional.wait_tensor(tensor)
 
 
 def land_rest(rec: Recorder) -> None:

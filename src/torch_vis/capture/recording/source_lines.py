@@ -110,6 +110,11 @@ def kind_of(code: CodeType) -> CodeKind:
         names_calls = not (compiled or file.startswith(("<", *BETWEEN)) or (file in PUBLIC and inner))
         whose = None if function is None else weakref.ref(function)
         kind = _kinds.set(code, CodeKind(user, compiled, propagating, seeding, whose, public, names_calls))
+    elif kind.function is not None and kind.function() is None:
+        # the class is gone, and a function that makes one has made it anew of the same code
+        function = function_of(code)
+        whose = None if function is None else weakref.ref(function)
+        kind = _kinds.set(code, kind._replace(function=whose))
     return kind
 
 
