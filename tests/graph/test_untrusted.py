@@ -61,6 +61,20 @@ def types_of(number: int, **fields: Any) -> Edit:
     return edit
 
 
+def test_a_path_of_more_parts_than_any_model_is_refused(tmp_path: Path) -> None:
+    for table, column in (("names", None), ("modules", 0)):
+        path = saved_run(tvz, tmp_path / "run.tvz")
+
+        def deepen(tables: Any, table: str = table, column: int | None = column) -> None:
+            rows = tables[table] if column is None else tables[table][-1]
+            rows[column or 0] = "a." * 400_000
+
+        changed(path, "tables.json", deepen)
+        with pytest.raises(CorruptFile, match="400,001 parts, and no model is that deep") as caught:
+            tvz.load(path)
+        assert_short(caught.value, path)
+
+
 NAN = float("nan")
 BAD_TYPES: list[tuple[dict[str, Any], str]] = [
     ({"shape": [NAN, 3]}, "row 0 of types: a size is nan"),

@@ -35,6 +35,7 @@ from torch_vis.graph.schema import (
 FORMAT = "torch_vis.graph"
 LARGEST = 2**63 - 1  # of a size, a stride, an offset, a number of bytes
 MOST_ROWS = 2**31 - 1
+MOST_LEVELS = 10_000
 DEEPEST = 100  # levels of an argument
 END = object()
 BRIEF = reprlib.Repr()
@@ -122,7 +123,7 @@ def module_from_plain(row: Sequence[Any]) -> Module:
     path, type_, kind = row
     if _text(kind, "the kind of a module") not in MODULE_KINDS:
         raise ValueError(f"the kind of a module is {shown(kind)}; there are {', '.join(MODULE_KINDS)}")
-    return Module(_text(path, "the path of a module"), _text(type_, "the class of a module"), kind)
+    return Module(_path(path, "the path of a module"), _text(type_, "the class of a module"), kind)
 
 
 def result_from_plain(row: Sequence[Any]) -> ResultRow:
@@ -183,6 +184,16 @@ def _text(item: object, what: str) -> str:
     return item
 
 
+def _path(item: object, what: str) -> str:
+    path = _text(item, what)
+    # what goes through the modules around one takes the square of how many they are
+    if path.count(".") > MOST_LEVELS:
+        raise ValueError(
+            f"{what} is {shown(path)}, of {path.count('.') + 1:,} parts, and no model is that deep"
+        )
+    return path
+
+
 def _list(item: object, what: str) -> list[Any]:
     if type(item) is not list:
         raise ValueError(f"{what} are {shown(item)}, and no list")
@@ -205,7 +216,7 @@ FROM_PLAIN: dict[str, Callable[[Any], Any]] = {
     "types": type_from_plain,
     "sites": site_from_plain,
     "modules": module_from_plain,
-    "names": lambda row: _text(row, "a name"),
+    "names": lambda row: _path(row, "a name"),
     "devices": lambda row: _text(row, "a device"),
     "results": result_from_plain,
     "groups": group_from_plain,
