@@ -13,9 +13,9 @@ from torch.utils import _pytree as pytree
 from torch_vis.capture.compilers.diagnose import failed
 from torch_vis.capture.compilers.frontends import export_inputs
 from torch_vis.capture.compilers.symbolic_sizes import marks_kept
-from torch_vis.capture.undo import HeldSignals
 from torch_vis.capture.modes import without_gradients
 from torch_vis.capture.state import RngStates
+from torch_vis.capture.undo import HeldSignals
 from torch_vis.errors import CaptureFailed, NotTraceable, UsageError
 from torch_vis.ops.names import is_in_place, out_of_place
 
