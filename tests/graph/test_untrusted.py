@@ -99,6 +99,7 @@ BAD_TYPES: list[tuple[dict[str, Any], str]] = [
     ({"layout": "evil"}, "a layout is 'evil'"),
     ({"layout": None}, "a layout is None"),
     ({"conj": 1}, "conj and neg are 1 and False"),
+    ({"shape": [1] * 2000, "stride": [1] * 2000}, "a shape has 2,000 dimensions"),
     ({"symbols": ["a"]}, "2 dimensions has 1 open sizes"),
     ({"symbols": [1, 2]}, "an open size is 1"),
     ({"shape": [2, 30]}, "value 0 reaches beyond its storage"),

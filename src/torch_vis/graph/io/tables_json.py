@@ -36,6 +36,7 @@ FORMAT = "torch_vis.graph"
 LARGEST = 2**63 - 1  # of a size, a stride, an offset, a number of bytes
 MOST_ROWS = 2**31 - 1
 MOST_LEVELS = 10_000
+MOST_DIMENSIONS = 1000
 DEEPEST = 100  # levels of an argument
 END = object()
 BRIEF = reprlib.Repr()
@@ -96,7 +97,7 @@ def type_from_plain(row: Sequence[Any]) -> TensorType:
         raise ValueError(f"a dtype is {shown(dtype)}, which torch has none of")
     if _text(layout, "a layout") not in LAYOUTS:
         raise ValueError(f"a layout is {shown(layout)}; there are {', '.join(sorted(LAYOUTS))}")
-    sizes = tuple(whole(size, "a size", 0) for size in _list(shape, "a shape"))
+    sizes = tuple(whole(size, "a size", 0) for size in few_dimensions(_list(shape, "a shape")))
     steps = tuple(whole(step, "a stride", 0) for step in _list(stride, "strides"))
     if len(steps) != len(sizes) and (layout == "strided" or steps):
         raise ValueError(f"a tensor of {len(sizes)} dimensions has {len(steps)} strides")
@@ -176,6 +177,17 @@ def whole(item: object, what: str, low: int, high: int = LARGEST) -> int:
     if type(item) is not int or not low <= item <= high:
         raise ValueError(f"{what} is {shown(item)}, and no whole number from {low} to {high}")
     return item
+
+
+def few_dimensions(shape: Sequence[Any]) -> Sequence[Any]:
+    """A shape of no more dimensions than torch could have: to multiply a million sizes takes minutes.
+
+    >>> few_dimensions([2, 3])
+    [2, 3]
+    """
+    if len(shape) > MOST_DIMENSIONS:
+        raise ValueError(f"a shape has {len(shape):,} dimensions, and no tensor has that many")
+    return shape
 
 
 def _text(item: object, what: str) -> str:
