@@ -21,12 +21,14 @@ from tests.kit.interrupts import (
     Injector,
     Interrupter,
     Point,
+    blocks,
     injected,
     left_behind,
+    opened,
     points,
     process_state,
 )
-from tests.kit.scenes import INPUT, MODEL, SCENES
+from tests.kit.scenes import ELSEWHERE, INPUT, MODEL, SCENES, SLOW
 from torch_vis.capture.fake import FakeTwins, ShapesOnly, TwinMode
 from torch_vis.capture.recording.dispatch_mode import RecordMode
 from torch_vis.capture.undo import Context, HeldSignals, Patch, Shared, Turn, Undo, context
@@ -62,6 +64,17 @@ def test_an_interrupt_at_any_line_of_entering_and_leaving(name: str) -> None:
     chosen = of_contexts(SCENES[name], 1 if name == "record" else 4)
     assert len(chosen) > 10
     assert [f"{point} {what}" for point, what in injected(name, SCENES[name], chosen)] == []
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="code has no qualified name")
+def test_every_block_of_ours_has_a_scene_that_is_interrupted() -> None:
+    """The figures of tools/interrupts.py are of the whole library, and of what is added to it."""
+    there = blocks()
+    for name, scene in SCENES.items():
+        if name not in SLOW and not there <= set(ELSEWHERE):
+            there -= opened(scene)
+    assert there <= set(ELSEWHERE), "a block without a scene in tests/kit/scenes.py"
+    assert set(ELSEWHERE) <= blocks(), "no such block any more"
 
 
 def test_an_interrupt_at_any_line_of_recording() -> None:
@@ -276,6 +289,30 @@ def test_dynamo_is_not_interrupted_while_it_compiles() -> None:
         callbacks.remove(interrupts)
         signal.signal(signal.SIGINT, handler)
     assert left_behind(before) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such signals")
+def test_an_export_for_dlbacktrace_is_not_interrupted_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch drops what a signal handler raises in some places of it."""
+    export, ended = torch.export.export, []
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except BaseException:
+            ended.append("swallowed")
+        program = export(*args, **kwargs)
+        ended.append("exported")
+        return program
+
+    monkeypatch.setattr(torch.export, "export", interrupted)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            tv.DLBacktrace(torch.nn.Linear(4, 2).eval(), (torch.ones(1, 4),))
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert ended == ["exported"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such signals")

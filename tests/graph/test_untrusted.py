@@ -61,6 +61,20 @@ def types_of(number: int, **fields: Any) -> Edit:
     return edit
 
 
+def test_a_path_of_more_parts_than_any_model_is_refused(tmp_path: Path) -> None:
+    for table, column in (("names", None), ("modules", 0)):
+        path = saved_run(tvz, tmp_path / "run.tvz")
+
+        def deepen(tables: Any, table: str = table, column: int | None = column) -> None:
+            rows = tables[table] if column is None else tables[table][-1]
+            rows[column or 0] = "a." * 400_000
+
+        changed(path, "tables.json", deepen)
+        with pytest.raises(CorruptFile, match="400,001 parts, and no model is that deep") as caught:
+            tvz.load(path)
+        assert_short(caught.value, path)
+
+
 NAN = float("nan")
 BAD_TYPES: list[tuple[dict[str, Any], str]] = [
     ({"shape": [NAN, 3]}, "row 0 of types: a size is nan"),
@@ -85,6 +99,7 @@ BAD_TYPES: list[tuple[dict[str, Any], str]] = [
     ({"layout": "evil"}, "a layout is 'evil'"),
     ({"layout": None}, "a layout is None"),
     ({"conj": 1}, "conj and neg are 1 and False"),
+    ({"shape": [1] * 2000, "stride": [1] * 2000}, "a shape has 2,000 dimensions"),
     ({"symbols": ["a"]}, "2 dimensions has 1 open sizes"),
     ({"symbols": [1, 2]}, "an open size is 1"),
     ({"shape": [2, 30]}, "value 0 reaches beyond its storage"),

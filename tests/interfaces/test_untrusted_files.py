@@ -582,6 +582,7 @@ def onnx_file(path: Path, data_type: int = 1, dims: tuple[int, ...] = (2,), *, o
         ({"data_type": 99}, "element type 99"),
         ({"dims": (-3,)}, "which none can have"),
         ({"dims": (2**40, 2**40)}, "which none can have"),
+        ({"dims": (1,) * 2000}, "2,000 dimensions"),
     ],
 )
 def test_an_onnx_file_that_lies_is_refused_in_one_line(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import dis
 import gc
 import logging
@@ -18,6 +19,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -123,6 +125,52 @@ def repair(before: dict[str, Any]) -> None:
         torch.autograd._disable_profiler()
     if torch.distributed.is_initialized() and not before["process group"]:
         torch.distributed.destroy_process_group()
+
+
+# ---------------------------------------------------------------- which blocks there are
+
+
+def blocks() -> set[str]:
+    """Every function of ours that does something and says in an ``Undo`` how it is undone, by its module and name."""
+    names: set[str] = set()
+
+    def walk(node: ast.AST, inside: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            name = inside
+            if isinstance(child, ast.ClassDef):
+                name = f"{inside}.{child.name}"
+            elif isinstance(child, ast.FunctionDef):
+                name = f"{inside}.{child.name}"
+                if "undo" in [row.arg for row in child.args.args]:
+                    names.add(name)
+                name += ".<locals>"
+            walk(child, name)
+
+    for path in Path(OURS).rglob("*.py"):
+        walk(
+            ast.parse(path.read_text(encoding="utf-8")),
+            ".".join(path.relative_to(OURS).with_suffix("").parts),
+        )
+    return names
+
+
+def opened(scene: Scene) -> set[str]:
+    """Those of them that a scene opens, on whichever thread."""
+    names: set[str] = set()
+
+    def look(frame: Any, event: str, _: Any) -> None:
+        code = frame.f_code
+        if event == "call" and "undo" in code.co_varnames[: code.co_argcount]:
+            names.add(f"{frame.f_globals['__name__'].removeprefix('torch_vis.')}.{code.co_qualname}")
+
+    threading.setprofile(look)
+    sys.setprofile(look)
+    try:
+        scene()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return names
 
 
 # ---------------------------------------------------------------- injected, at every line

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +14,8 @@ import torch
 from torch import nn
 
 import torch_vis as tv
+from torch_vis.cli.main import main
+from torch_vis.interfaces.explorer.file_source import open_file
 
 Scene = Callable[[], Any]
 
@@ -149,6 +154,23 @@ def _live_and_record() -> None:
         MODEL(INPUT)
 
 
+def _steered() -> None:
+    vector = kept("vector", lambda: nn.Parameter(torch.zeros(4)))
+    vector.grad = None
+    with tv.live(MODEL, replace={"first": lambda x: x + vector}, differentiable=True):
+        MODEL(INPUT).sum().backward()
+
+
+# ---------------------------------------------------------------- threads
+
+
+def _recorded_with_a_thread() -> None:
+    with tv.record(MODEL):
+        thread = threading.Thread(target=MODEL, args=(INPUT,))
+        thread.start()
+        thread.join()
+
+
 # ---------------------------------------------------------------- data
 
 
@@ -236,6 +258,47 @@ def _first(output: Any) -> torch.Tensor:
     return tensor
 
 
+def _pruned_heads() -> None:
+    tv.advise.pruning(ATTENDING, SEQUENCE, ratio=0.5)
+
+
+def _pruned_without_an_output() -> None:
+    """What it gives shows nothing of its units, so that its modules are compared."""
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(2)
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+        model[2].weight.zero_()
+        model[2].bias.zero_()
+    tv.advise.pruning(model, INPUT, ratio=0.5)
+
+
+def _steps_first() -> None:
+    model = kept("steps first", lambda: nn.LSTM(4, 4))
+    tv.advise.batch_size(model, torch.ones(2, 3, 4), memory="1 MiB", largest=4)
+
+
+def _kernels() -> None:
+    tv.measure.kernels(MODEL, INPUT)
+
+
+# ---------------------------------------------------------------- files and the command line
+
+
+def _explored_file() -> None:
+    folder = tempfile.mkdtemp()
+    try:
+        program = kept("program", lambda: torch.export.export(nn.Linear(4, 2), (INPUT,)))
+        torch.export.save(program, f"{folder}/net.pt2")
+        open_file(f"{folder}/net.pt2", trust=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _command() -> None:
+    with contextlib.redirect_stdout(io.StringIO()):
+        main(["summary", f"{__file__}:Net", "--input", "3x4", "--fake"])
+
+
 def _swept() -> None:
     _forward_trace().sweep("first | norm", tv.edit.zero(), measure=_first)
 
@@ -294,6 +357,8 @@ SCENES: dict[str, Scene] = {
     "live operations": _live_operations,
     "live edges": _live_edges,
     "live heads": _live_heads,
+    "live with gradients": _steered,
+    "record a thread": _recorded_with_a_thread,
     "live until": _live_until,
     "live compiled": _live_compiled,
     "live and record": _live_and_record,
@@ -315,16 +380,35 @@ SCENES: dict[str, Scene] = {
     "health": _health,
     "gradients": lambda: str(_kept_trace().gradients()),
     "pruning": lambda: tv.advise.pruning(MODEL, INPUT, ratio=0.5),
+    "prune heads": _pruned_heads,
+    "prune behind zeros": _pruned_without_an_output,
     "quantization": lambda: tv.advise.quantization(MODEL, INPUT),
     "batch size": lambda: tv.advise.batch_size(MODEL, INPUT, memory="1 MiB", largest=8),
+    "steps before samples": _steps_first,
     "checkpointing": lambda: tv.advise.checkpointing(MODEL, INPUT),
     "measure memory": lambda: tv.measure.memory(MODEL, INPUT),
+    "measure kernels": _kernels,
     "calibrate": _calibrated,
+    "explore a file": _explored_file,
+    "command line": _command,
     "compare": _compared,
     "compare numbers": _compared_numbers,
     "backtrace": lambda: tv.DLBacktrace(ATTENDING, (SEQUENCE,)).predict(SEQUENCE),
     "dynamo extractor": lambda: tv.trace_model_with_dynamo(MODEL, INPUT),
     "compare captures": lambda: tv.compare_captures(ATTENDING, SEQUENCE),
 }
+# blocks of ours that no scene opens, and why
+ELSEWHERE = {
+    "analysis.machine.probes.clocks._profiler": "it needs a GPU",
+    "capture.timing.profiler_events.device_profiler": "it needs a GPU",
+    "capture.recording.rank_calls._adopted": "it needs ranks that run on threads",
+    "analysis.fusion.compiled_kernels._inductors_variables_removed": "measure kernels, which is slow",
+    "capture.compilers.inductor_kernels._listening": "measure kernels, which is slow",
+    "analysis.advice.pruning.surgery._with_attribute": "it needs a model with a configuration",
+    "cli.model_spec._offline": "it needs transformers",
+    "cli.model_spec._registered_as_fake.<locals>.registered": "the process of a command",
+    "cli.script.simulated.ScriptRank._begin": "the process of a script",
+    "capture.undo.Context._begin": "it is what subclasses have",
+}
 # minutes without an interrupt, which therefore comes at random times only
-SLOW = ("calibrate",)
+SLOW = ("calibrate", "measure kernels")

@@ -7,6 +7,7 @@ computes again during backward belongs to the node of its first call, and is par
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
@@ -321,14 +322,15 @@ class ModuleTable:
                 holders.setdefault(module.path, []).append(module)
         # the parameters that modules of a path hold by name; each is noted at the innermost, and then handed outwards
         held: dict[str, set[int]] = {path: set() for path in holders}
+        lengths = sorted(set(map(len, holders)))
         for number, parameter in enumerate(self.parameters):
-            path = _holding(parameter.name, holders)
+            path = _holding(parameter.name, holders, lengths)
             if path is not None:
                 held[path].add(number)
         for path in sorted(holders, key=len, reverse=True):
             for module in holders[path]:
                 module.parameters |= held[path]
-            around = _holding(path, holders)
+            around = _holding(path, holders, lengths)
             if around is not None:
                 held[around] |= held[path]
         for module in reversed(modules):
@@ -336,16 +338,16 @@ class ModuleTable:
                 modules[module.parent].parameters |= module.parameters
 
 
-def _holding(name: str, paths: Container[str]) -> str | None:
-    """The longest of some paths that a name lies inside.
+def _holding(name: str, paths: Container[str], lengths: Sequence[int]) -> str | None:
+    """The longest of some paths that a name lies inside; ``lengths`` are all that paths have, growing.
 
-    >>> _holding("a.b.c.weight", {"", "a", "a.b"}), _holding("", {""})
+    >>> _holding("a.b.c.weight", {"", "a", "a.b"}, [0, 1, 3]), _holding("", {""}, [0])
     ('a.b', None)
     """
-    while name:
-        name = name.rpartition(".")[0]
-        if name in paths:
-            return name
+    # and not by the parts of the name: a stranger's may have a million
+    for length in reversed(lengths[: bisect_left(lengths, len(name))]):
+        if (not length or name[length] == ".") and name[:length] in paths:
+            return name[:length]
     return None
 
 

@@ -23,6 +23,7 @@ from torch_vis.capture.compilers.frontends import as_module
 from torch_vis.capture.compilers.interpreter import op_name
 from torch_vis.capture.compilers.symbolic_sizes import marks_kept
 from torch_vis.capture.state import StateSnapshot
+from torch_vis.capture.undo import HeldSignals
 from torch_vis.errors import (
     CaptureFailed,
     MissingExtra,
@@ -271,13 +272,14 @@ def _onnx(
     started = time.perf_counter()
     reason = None
     shapes = open_sizes(module, args, kwargs)
-    try:
-        exported = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
-        program = torch.onnx.export(exported, dynamo=True, verbose=False)
-    except Exception as error:
-        reason = _line(f"sizes are fixed: {error}")
-        exported = torch.export.export(module, args, kwargs, strict=False)
-        program = torch.onnx.export(exported, dynamo=True, verbose=False)
+    with HeldSignals():
+        try:
+            exported = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=False)
+            program = torch.onnx.export(exported, dynamo=True, verbose=False)
+        except Exception as error:
+            reason = _line(f"sizes are fixed: {error}")
+            exported = torch.export.export(module, args, kwargs, strict=False)
+            program = torch.onnx.export(exported, dynamo=True, verbose=False)
     sizes = tuple(str(symbol) for symbol in exported.range_constraints)
     seconds = time.perf_counter() - started
     # dynamo=True gives one or raises
@@ -334,7 +336,8 @@ def _stablehlo(
     _need(("jax", "torchax"), "stablehlo")
     flat = _Flat(as_module(model), args, kwargs)
     started = time.perf_counter()
-    exported = torch.export.export(flat, tuple(flat.tensors()), strict=False)
+    with HeldSignals():
+        exported = torch.export.export(flat, tuple(flat.tensors()), strict=False)
     exporting = time.perf_counter() - started
     tensors = [tensor.detach().cpu() for tensor in flat.tensors()]
     with tempfile.TemporaryDirectory() as folder:

@@ -15,6 +15,7 @@ from torch_vis.capture.compilers.frontends import export_inputs
 from torch_vis.capture.compilers.symbolic_sizes import marks_kept
 from torch_vis.capture.modes import without_gradients
 from torch_vis.capture.state import RngStates
+from torch_vis.capture.undo import HeldSignals
 from torch_vis.errors import CaptureFailed, NotTraceable, UsageError
 from torch_vis.ops.names import is_in_place, out_of_place
 
@@ -94,7 +95,8 @@ def export(
 
 def _export(model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], shapes: Any) -> Any:
     try:
-        with marks_kept(args, kwargs):
+        # torch drops an interrupt in the middle of it
+        with HeldSignals(), marks_kept(args, kwargs):
             return torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as error:
         raise _explained(model, args, kwargs, error, shapes) from error
@@ -238,7 +240,8 @@ def without_writes(program: Any) -> Any:
         return program
     twins = {node: _twin(node) for node in writers}
     if any(twin is None for twin in twins.values()):
-        return program.run_decompositions({})
+        with HeldSignals():
+            return program.run_decompositions({})
     for node, twin in twins.items():
         node.target = twin
     program.graph_module.recompile()

@@ -413,6 +413,7 @@ def test_a_folder_that_is_written_again_gives_what_is_in_it_now(tmp_path: Path) 
         (b"[[0, 2, 0]]", b"[[0, 9223372036854775808, 0]]"),
         (b'"first": 0', b'"first": "x"'),
         (b"null]", b"0]"),
+        (b"[2, 2]", b"[2" + b", 1" * 2000 + b"]"),
     ],
 )
 def test_a_damaged_journal_is_one_error_of_ours(tmp_path: Path, old: bytes, new: bytes) -> None:
@@ -425,6 +426,20 @@ def test_a_damaged_journal_is_one_error_of_ours(tmp_path: Path, old: bytes, new:
     with pytest.raises(tv.errors.FileError):
         acts = tv.open_activations(folder)
         str(acts), acts["0"][:]
+
+
+def test_a_journal_asks_for_no_more_rows_than_its_folder_has_bytes(tmp_path: Path) -> None:
+    folder = tmp_path / "acts"
+    tv.extract(nn.Sequential(nn.Linear(3, 2)), [torch.ones(2, 3)], keep="0", to=folder)
+    journal = folder / "rank-0.jsonl"
+    text = journal.read_bytes()
+    head, shard = text.split(b"\n")[:2]
+    # rows of no elements
+    many = shard.replace(b"[2, 2]", b"[9000000, 0]").replace(b"[[0, 2, 0]]", b"[[0, 9000000, 0]]")
+    for lines, message in (([head, many], "is damaged"), ([head, shard, shard], "names .* twice")):
+        journal.write_bytes(b"\n".join(lines) + b"\n")
+        with pytest.raises(tv.errors.CorruptFile, match=message):
+            tv.open_activations(folder)
 
 
 def test_a_shard_that_was_cut_off_in_place_is_not_read(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ import torch
 
 from torch_vis.errors import CorruptFile, FileError, NewerFile, NotOurFile, UsageError, shortened
 from torch_vis.graph.io.atomic import PathLike, reading, replacing
+from torch_vis.graph.io.tables_json import few_dimensions
 from torch_vis.graph.text import inert
 from torch_vis.replay.activation_file import DTYPES, layout
 from torch_vis.replay.replay import plain_bytes
@@ -32,8 +33,8 @@ JOURNAL = re.compile(r"rank-(\d+)\.jsonl")
 # of a header; what a file says of itself is not believed beyond this
 MOST_HEADER = 1 << 28
 LARGEST = 1 << 53
-# rows of a shard, or as many as it has bytes: rows may be empty
-MOST_ROWS = 1 << 24
+# rows of a folder, or as many as its shards have bytes: rows may be empty
+MOST_ROWS = 1 << 18
 NOTE = "torch_vis.batches"
 
 
@@ -103,6 +104,7 @@ class Shard(NamedTuple):
                     raise ValueError("the numbers of a batch's samples are no list")
                 _check_numbers(batch.samples, batch.checksum, *(batch.ids or ()))
             for row in segments:
+                few_dimensions(row.shape)
                 _check_numbers(row.call, row.path, row.start, *row.shape, *chain.from_iterable(row.rows))
                 if type(row.name) is not str or row.dtype not in DTYPES or not row.shape:
                     raise ValueError("a segment has no such form")
@@ -181,15 +183,19 @@ def _check_head(head: Mapping[str, Any], path: Path) -> None:
 def _check_places(path: Path, shards: Sequence[Shard]) -> None:
     """Raise where segments lie outside of their files, or are of batches that there are not."""
     count = sum(len(shard.batches) for shard in shards)
+    rows = room = 0
+    files: set[str] = set()
     for shard in shards:
+        if shard.file in files:
+            raise CorruptFile(f"{path} names {shard.file} twice")
+        files.add(shard.file)
         size_bytes = os.path.getsize(path.parent / shard.file)
-        rows = 0
+        room += size_bytes
         for segment in shard.segments:
             itemsize: int = getattr(torch, segment.dtype).itemsize
             rows += segment.shape[0]
-            if segment.start + itemsize * math.prod(segment.shape) > size_bytes or rows > max(
-                MOST_ROWS, size_bytes
-            ):
+            beyond = segment.start + itemsize * math.prod(segment.shape) > size_bytes
+            if beyond or rows > max(MOST_ROWS, room):
                 raise CorruptFile(f"{path.parent / shard.file} is cut off, or its journal is damaged")
             if any(number >= count for number, _, _ in segment.rows):
                 raise CorruptFile(f"{path} holds a line about a batch that there is not")

@@ -17,7 +17,7 @@ from torch import fx
 from torch_vis.capture.compilers.diagnose import failed
 from torch_vis.capture.compilers.dynamo_cache import forgetting, isolated
 from torch_vis.capture.compilers.interpreter import PASSIVE, target_name
-from torch_vis.capture.undo import Undo, context
+from torch_vis.capture.undo import HeldSignals, Undo, context
 from torch_vis.errors import CaptureFailed
 from torch_vis.graph.call import short_name
 
@@ -79,7 +79,7 @@ def compiled(
         graphs.append(CompiledGraph(names, tuple(kernels)))
         return run
 
-    with forgetting():
+    with HeldSignals(), forgetting():
         run = torch._dynamo.optimize(compile_, **isolated())(model)
         try:
             run(*args, **kwargs)

@@ -35,6 +35,8 @@ from torch_vis.graph.schema import (
 FORMAT = "torch_vis.graph"
 LARGEST = 2**63 - 1  # of a size, a stride, an offset, a number of bytes
 MOST_ROWS = 2**31 - 1
+MOST_LEVELS = 10_000
+MOST_DIMENSIONS = 1000
 DEEPEST = 100  # levels of an argument
 END = object()
 BRIEF = reprlib.Repr()
@@ -95,7 +97,7 @@ def type_from_plain(row: Sequence[Any]) -> TensorType:
         raise ValueError(f"a dtype is {shown(dtype)}, which torch has none of")
     if _text(layout, "a layout") not in LAYOUTS:
         raise ValueError(f"a layout is {shown(layout)}; there are {', '.join(sorted(LAYOUTS))}")
-    sizes = tuple(whole(size, "a size", 0) for size in _list(shape, "a shape"))
+    sizes = tuple(whole(size, "a size", 0) for size in few_dimensions(_list(shape, "a shape")))
     steps = tuple(whole(step, "a stride", 0) for step in _list(stride, "strides"))
     if len(steps) != len(sizes) and (layout == "strided" or steps):
         raise ValueError(f"a tensor of {len(sizes)} dimensions has {len(steps)} strides")
@@ -122,7 +124,7 @@ def module_from_plain(row: Sequence[Any]) -> Module:
     path, type_, kind = row
     if _text(kind, "the kind of a module") not in MODULE_KINDS:
         raise ValueError(f"the kind of a module is {shown(kind)}; there are {', '.join(MODULE_KINDS)}")
-    return Module(_text(path, "the path of a module"), _text(type_, "the class of a module"), kind)
+    return Module(_path(path, "the path of a module"), _text(type_, "the class of a module"), kind)
 
 
 def result_from_plain(row: Sequence[Any]) -> ResultRow:
@@ -177,10 +179,31 @@ def whole(item: object, what: str, low: int, high: int = LARGEST) -> int:
     return item
 
 
+def few_dimensions(shape: Sequence[Any]) -> Sequence[Any]:
+    """A shape of no more dimensions than torch could have: to multiply a million sizes takes minutes.
+
+    >>> few_dimensions([2, 3])
+    [2, 3]
+    """
+    if len(shape) > MOST_DIMENSIONS:
+        raise ValueError(f"a shape has {len(shape):,} dimensions, and no tensor has that many")
+    return shape
+
+
 def _text(item: object, what: str) -> str:
     if type(item) is not str:
         raise ValueError(f"{what} is {shown(item)}, and no text")
     return item
+
+
+def _path(item: object, what: str) -> str:
+    path = _text(item, what)
+    # what goes through the modules around one takes the square of how many they are
+    if path.count(".") > MOST_LEVELS:
+        raise ValueError(
+            f"{what} is {shown(path)}, of {path.count('.') + 1:,} parts, and no model is that deep"
+        )
+    return path
 
 
 def _list(item: object, what: str) -> list[Any]:
@@ -205,7 +228,7 @@ FROM_PLAIN: dict[str, Callable[[Any], Any]] = {
     "types": type_from_plain,
     "sites": site_from_plain,
     "modules": module_from_plain,
-    "names": lambda row: _text(row, "a name"),
+    "names": lambda row: _path(row, "a name"),
     "devices": lambda row: _text(row, "a device"),
     "results": result_from_plain,
     "groups": group_from_plain,

@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from torch_vis.graph.io.tables_json import MOST_DIMENSIONS
+
 
 class Global(NamedTuple):
     """The name of a class or a function; it is never looked up."""
@@ -263,7 +265,11 @@ EXPORTED = ("archive_format", "serialized_exported_program.json")
 def strided(elements: torch.Tensor, shape: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:
     """The tensor that lies in a storage with this geometry, if it is inside."""
     numbers = [*shape, *stride, offset]
-    if len(shape) != len(stride) or any(type(number) is not int or number < 0 for number in numbers):
+    if (
+        len(shape) != len(stride)
+        or len(shape) > MOST_DIMENSIONS
+        or any(type(number) is not int or number < 0 for number in numbers)
+    ):
         raise NotUnderstood("a tensor's shape and strides are no such")
     size = 1
     for length in shape:

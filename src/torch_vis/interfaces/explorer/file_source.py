@@ -23,6 +23,7 @@ from torch_vis.capture.tensor_contents import contents_of, histogram_of, unseen
 from torch_vis.capture.undo import Undo, context, without_warnings
 from torch_vis.errors import CorruptFile, NotOurFile, UsageError, optional
 from torch_vis.graph.io.atomic import check_regular
+from torch_vis.graph.io.tables_json import MOST_DIMENSIONS
 from torch_vis.graph.io.world import is_world
 from torch_vis.graph.text import count, many, size
 from torch_vis.interfaces.explorer.archives import (
@@ -491,6 +492,8 @@ def _onnx(path: str) -> Source:
             raise CorruptFile(
                 f"cannot read {path}: {name} has the element type {tensor.data_type}, which ONNX has none of"
             ) from error
+        if len(tensor.dims) > MOST_DIMENSIONS:
+            raise CorruptFile(f"cannot read {path}: {name} has {len(tensor.dims):,} dimensions")
         nbytes = math.prod(tensor.dims) * dtype.itemsize
         stored = StoredTensor(tensor.dims, str(dtype), nbytes, loader(tensor))
         if stored.numel == 1 and not uses_external_data(tensor):

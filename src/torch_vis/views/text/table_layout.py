@@ -308,12 +308,12 @@ def cut(text: str, wide: int) -> str:
     path, space, rest = text.partition(" ")
     separator = "/" if "/" in path else "."
     parts = path.split(separator)
-    number = ""
+    number, left = "", len(path)
     for start, part in enumerate(parts):
-        kept = separator.join(parts[start:])
-        shorter = f"…{number}{separator}…{kept}" if number else f"…{kept}"
-        if start and len(shorter) + len(space + rest) <= wide:
-            return shorter + space + rest
+        before = f"…{number}{separator}…" if number else "…"
+        if start and len(before) + left + len(space + rest) <= wide:
+            return before + separator.join(parts[start:]) + space + rest
+        left -= len(part) + 1
         if part.isdigit() and separator == ".":
             number = part
     if separator == "/" and len(parts) > 1:
