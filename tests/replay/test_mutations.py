@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,14 +27,9 @@ from tests.kit.mutations import (
 )
 from tests.zoo import ZOO, close_process_group
 from torch_vis.graph.schema import Kind
+from torch_vis.replay.check import check
 
-# What is said of the shape of a sparse tensor is not proved: replay compares its values.
-UNSAID = {"sparse_output_and_input"}
-CASES = [
-    name
-    for name, case in ZOO.items()
-    if not case.tags & (UNPROVABLE | {"slow", "deep", "wide"}) and name not in UNSAID
-]
+CASES = [name for name, case in ZOO.items() if not case.tags & (UNPROVABLE | {"slow", "deep", "wide"})]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -75,6 +71,17 @@ def test_every_column_is_changed_and_the_changes_are_found(what: str) -> None:
             assert verdict.found or verdict.equivalent, verdict
             found += verdict.found
     assert found
+
+
+@pytest.mark.parametrize(
+    "said", [{"layout": "strided"}, {"layout": "sparse_csr"}, {"shape": (2, 2)}, {"dtype": "int64"}]
+)
+def test_what_is_said_of_a_tensor_without_plain_memory_is_proved(said: dict[str, Any]) -> None:
+    trace = tv.trace(lambda x: x.to_sparse() * 2, torch.eye(3))
+    types = tuple(row._replace(**said) if row.layout == "sparse_coo" else row for row in trace.graph.types)
+    trace.check()
+    with pytest.raises(tv.errors.CheckFailed):
+        check(trace.graph.replaced(types=types), trace.kept)
 
 
 # ---------------------------------------------------------------- what the mutants mean

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from torch_vis.capture.kept_tensors import KeptTensors, copy_of
 from torch_vis.capture.modes import kept_after_interrupt, without_gradients
+from torch_vis.capture.recording.tensors import opaque_type
 from torch_vis.capture.undo import Undo, context
 from torch_vis.errors import CheckFailed, TensorsMissing, TorchVisError
 from torch_vis.graph.call import Call, Slot, Special
@@ -178,6 +179,12 @@ class Replay:
         storage = self.block(value)
         row = graph.types[graph.value_type[value]]
         if row.layout != "strided":
+            given = opaque_type(tensor)
+            if given != row._replace(symbols=()):
+                raise CheckFailed(
+                    f"replay of {node_text(graph, node)} gave {given} ({given.layout}) "
+                    f"where {row} ({row.layout}) was recorded"
+                )
             self.objects[storage] = tensor
             return
         geometry = (tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset()))

@@ -304,24 +304,13 @@ class Tensors:
         """Number a new version of a tensor that has no plain memory."""
         if isinstance(tensor, UninitializedTensorMixin):
             raise Unrecordable
-        layout = str(tensor.layout).removeprefix("torch.")
-        if layout == "strided":
-            layout = "zero"
-        if tensor.dtype in QUANTIZED:
-            layout = "quantized"
-        elif tensor.is_nested:
-            layout = "nested"
-        try:
-            shape = tuple(int(size) for size in tensor.shape)
-        # a nested tensor has no one shape
-        except RuntimeError:
-            shape = ()
-        key = (shape, layout, tensor.dtype)
+        row = opaque_type(tensor)
+        key = (row.shape, row.layout, tensor.dtype)
         type_number = self.types.get(key)
         if type_number is None:
             type_number = self.types[key] = len(self.type_rows)
             self.type_opaque.append(True)
-            self.type_rows.append(TensorType(str(tensor.dtype).removeprefix("torch."), shape, (), layout))
+            self.type_rows.append(row)
         known = self.seen.get(id(tensor))
         if known is not None and known() is tensor and known.address is None:
             storage_number = self._storage_of(known.number)
@@ -390,6 +379,27 @@ class Tensors:
             if number in self.external_storages and number not in self.kept.originals:
                 with torch._C._DisableTorchDispatch():
                     self.kept.originals[number] = copy_of(tensors[slot].untyped_storage())
+
+
+def opaque_type(tensor: Tensor) -> TensorType:
+    """What is said of a tensor that has no plain memory.
+
+    >>> print(opaque_type(torch.eye(2).to_sparse()))
+    f32[2, 2]
+    """
+    layout = str(tensor.layout).removeprefix("torch.")
+    if layout == "strided":
+        layout = "zero"
+    if tensor.dtype in QUANTIZED:
+        layout = "quantized"
+    elif tensor.is_nested:
+        layout = "nested"
+    try:
+        shape = tuple(int(size) for size in tensor.shape)
+    # a nested tensor has no one shape
+    except RuntimeError:
+        shape = ()
+    return TensorType(str(tensor.dtype).removeprefix("torch."), shape, (), layout)
 
 
 def count_stored(tensor: Tensor) -> int | None:
