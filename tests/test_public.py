@@ -66,7 +66,7 @@ SIGNATURES = {
     "Trace.figure": "(self, renderer='plotly', *, depth='auto', color='type', phase=None, direction='TB', labels=None, "
     "colors=None, hide=(), only=(), collapse=(), highlight=(), title=None, legend=True, shapes=True)",
     "Trace.release": "(self)",
-    "Trace.run": "(self, *args, kwargs=None, replace=None, keep=None, to=None)",
+    "Trace.run": "(self, *args, kwargs=None, replace=None, keep=None, to=None, differentiable=False)",
     "Trace.attention": "(self, at=None, *args, kwargs=None, tokens=None)",
     "Trace.attribute": (
         "(self, method='integrated_gradients', *args, kwargs=None, target=None, measure=None, output=0, at=None, "

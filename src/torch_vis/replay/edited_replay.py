@@ -584,7 +584,7 @@ class Escapes:
         if escape.storage < 0:
             return [escape.value] if escape.value >= 0 else []
         values = self._values(escape.storage)
-        return values[self.graph.value_producer[values] < escape.after].tolist()  # type: ignore[no-any-return]
+        return values[self.graph.value_producer[values] < escape.after].tolist()
 
     def makers(self, escape: Escape) -> list[int]:
         """The operations that wrote what an escape left with."""
@@ -615,7 +615,7 @@ class Escapes:
         read = np.zeros(len(graph.value_type), dtype=bool)
         read[graph.in_value] = True
         chosen[graph.out_node[read[graph.out_value]]] = False
-        return np.flatnonzero(chosen & ((graph.node_flags & RECORDED) == 0)).tolist()  # type: ignore[no-any-return]
+        return np.flatnonzero(chosen & ((graph.node_flags & RECORDED) == 0)).tolist()
 
     @cached_property
     def _by_data(self) -> list[int]:
