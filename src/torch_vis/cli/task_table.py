@@ -341,9 +341,11 @@ def tasks(about: str | None = None) -> TaskList:
 
 
 def _having(words: list[str], rows: Iterable[Task], said: Callable[[Task], list[str]]) -> TaskList:
-    """The tasks of which each word is a part of something that is said of them."""
+    """The tasks of which something is said that begins with each of the words."""
     return TaskList(
-        task for task in rows if all(any(_stem(word) in part for part in said(task)) for word in words)
+        task
+        for task in rows
+        if all(any(part.startswith(_stem(word)) for part in said(task)) for word in words)
     )
 
 
