@@ -20,11 +20,11 @@ import pytest
 
 import torch_vis as tv
 from torch_vis import interfaces
-from torch_vis._reports import REPORTS
+from torch_vis._reports import EXPLANATIONS, REPORTS
 from torch_vis.cli.command_table import COMMANDS
 from torch_vis.cli.parser import parser_of
-from torch_vis.cli.task_table import TASKS, Task, markdown
-from torch_vis.errors import UsageError
+from torch_vis.cli.task_table import MORE_TASKS, TASKS, Task, markdown, tasks
+from torch_vis.errors import NoMatch, UsageError
 from torch_vis.formats import FORMATS, RENDERERS
 from torch_vis.graph import schema
 from torch_vis.graph.run import LIMIT_KINDS
@@ -385,7 +385,7 @@ def as_a_reader(
     return dict(readers_names)
 
 
-@pytest.mark.parametrize("task", TASKS, ids=lambda task: task.want)
+@pytest.mark.parametrize("task", [*TASKS, *MORE_TASKS], ids=lambda task: task.want)
 def test_every_call_of_the_table_of_tasks_works(task: Task, as_a_reader: dict[str, Any]) -> None:
     # the explorer opens the file and then wants a terminal; batches that are tried are as large as fits
     expected = pytest.raises(UsageError, match="terminal") if "explore" in task.call else nullcontext()
@@ -442,7 +442,7 @@ def test_the_glossary_has_the_words_of_the_graph() -> None:
 
 def test_every_task_has_its_page() -> None:
     index = ROOT / "docs" / "index.md"
-    assert not [task.page for task in TASKS if leads_nowhere(index, f"{task.page}.md")]
+    assert not [task.page for task in (*TASKS, *MORE_TASKS) if leads_nowhere(index, f"{task.page}.md")]
 
 
 def test_errors_name_the_page_that_explains_them() -> None:
@@ -523,8 +523,35 @@ def test_activations_are_torchlenss() -> None:
     assert torch.equal(log["conv2d_1_1"].out, tv.trace(model, x).run(keep=["0"]).kept["0"])
 
 
+@pytest.mark.parametrize("name", [*REPORTS, *EXPLANATIONS])
+def test_help_knows_every_report(name: str) -> None:
+    assert tasks(name.replace("_", " "))
+
+
+def test_help_knows_tasks_by_the_words_people_use() -> None:
+    words = {
+        "oom": "guides/out_of_memory",
+        "out of memory": "guides/out_of_memory",
+        "profile": "guides/slow_step",
+        "distributed": "guides/many_ranks",
+        "hooks": "guides/activations_of_a_data_set",
+        "jupyter": "start/notebook",
+        "vanishing": "guides/where_is_the_nan_born",
+        "huggingface": "guides/trainer_script",
+        "captum": "guides/attribution",
+        "latex": "guides/figure_for_a_paper",
+        "meta": "guides/bigger_than_the_machine",
+    }
+    for word, page in words.items():
+        assert page in {task.page for task in tasks(word)}, word
+    # what a task says of itself goes first
+    assert [task.want for task in tasks("slow")] == ["why my step is slow"]
+    with pytest.raises(NoMatch, match="no task about 'profle'; did you mean 'profile'"):
+        tasks("profle")
+
+
 def test_every_command_of_the_table_of_tasks_has_its_options() -> None:
-    for task in TASKS:
+    for task in (*TASKS, *MORE_TASKS):
         program, name, *words = task.command.split() or ("torch-vis", "doctor")
         assert program == "torch-vis"
         if name != "run":

@@ -485,8 +485,8 @@ class LatencyReport(Report):
             )
             if self._is_one_by_one():
                 notes.append(
-                    "the optimizer goes tensor by tensor, as it does on a CPU; on a GPU torch takes them together, "
-                    "which a trace with foreach=True predicts"
+                    "the optimizer goes tensor by tensor, as it does on a CPU; on a GPU torch takes them together: "
+                    "make it with foreach=True to have that predicted"
                 )
         if self.prediction.overlaps and self.prediction.waits_for == "host":
             notes.append(
