@@ -87,7 +87,9 @@ def test_where_too_much_is_left_only_operators_have_to_agree() -> None:
     loose = np.arange(120) % 40
     is_call = np.zeros(120, dtype=bool)
     assert repeated(np.arange(40), loose[:40], loose[:40], is_call[:40]) == []
-    assert repeated(np.tile(loose, 2), np.tile(loose, 2), np.tile(loose, 2), np.zeros(240, dtype=bool)) == [Stretch(0, 40, 6)]
+    assert repeated(np.tile(loose, 2), np.tile(loose, 2), np.tile(loose, 2), np.zeros(240, dtype=bool)) == [
+        Stretch(0, 40, 6)
+    ]
 
 
 def test_odd_instances_are_the_fewer() -> None:

@@ -84,7 +84,8 @@ def keeps_its_promise(driver: Any, path: Path) -> None:
 
 @pytest.mark.parametrize("backward", [False, True])
 @pytest.mark.parametrize(
-    "model, shape", [(Net, (3, 4)), (Unrolled, (6, 2, 4)), (Recurrent, (5, 2, 4)), (Heads, (3, 4)), (Masked, (3, 8))]
+    "model, shape",
+    [(Net, (3, 4)), (Unrolled, (6, 2, 4)), (Recurrent, (5, 2, 4)), (Heads, (3, 4)), (Masked, (3, 8))],
 )
 def test_the_first_screen_keeps_its_promise(
     driver: Any, tmp_path: Path, model: type[nn.Module], shape: tuple[int, ...], backward: bool
