@@ -192,7 +192,7 @@ def repeated(strict: Any, loose: Any, names: Any, is_call: Any) -> list[Stretch]
 
 
 def _from_first(stretches: list[Stretch], keys: Any, names: Any) -> list[Stretch]:
-    """The stretches, moved to where a turn begins: one before them that is not like the others has the same names.
+    """The stretches, moved to where a turn begins, as the names of an odd one before them say.
 
     The first turn of a loop often makes its state. What it calls after that is like the end of every other turn, but no
     turn begins there.

@@ -20,6 +20,7 @@ const WORTH_A_CUT = 0.3; // of the run: for less, no chain is cut that can be re
 const WORTH = 0.1; // of the run: a repeat that weighs less is not what the model is about
 const MOST_OF_IT = 0.5; // of the run: a repeat that weighs less is opened only where there is room for all of it
 const HALF = 0.62; // of the room, which is less than the window: more than half of that is to be used
+const FEW_BOXES = 6;
 const MOST_EMPTY = 0.55; // of the room: the least that is to be used of it
 // Heights of the room that a layout is made for: in a lower one, chains stand in more columns; in a higher one, inner frames do not.
 const LOWER = [1, 0.85, 0.7, 0.5, 0.35, 1.3];
@@ -75,10 +76,10 @@ async function openRepeat(app: App, root: Box, rooms: Room[]): Promise<void> {
   if (opened.length && !(await fits(app, rooms))) for (const box of opened) box.opening = "closed";
 }
 
-/** Where nothing more fits and most of the window is empty, open what weighs most all the same: a part of it says more. */
+/** Where nothing more fits and a few boxes leave most of the window empty, open what weighs most all the same: a part of it says more. */
 async function openInEmptiness(app: App, rooms: Room[]): Promise<void> {
   const [group] = closedGroups(app.roots);
-  if (!group) return;
+  if (!group || app.roots.reduce((sum, root) => sum + visible(root), 0) > FEW_BOXES) return;
   await settleShape(app, rooms, NOT_TOO_WIDE);
   if (fitsIn(app, rooms) && used(app, rooms) < MOST_EMPTY) for (const box of group) box.opening = openingOf(box);
   app.lower = app.spread = 1;
