@@ -484,7 +484,7 @@ def _as_modules_convert(undo: Undo, known: KnownNumbers) -> None:
 
     Torch would swap them with others, and refuses where anything refers to them weakly, as its own fake mode does.
     """
-    original = torch.utils.swap_tensors
+    original: Any = torch.utils.swap_tensors
 
     @leave_alone
     def swap(t1: torch.Tensor, t2: torch.Tensor) -> None:
