@@ -847,4 +847,101 @@ step_pair(
     set=False,
 )
 
+# --- two steps of a reader, whose gradients come in parts ---
+
+READER: dict[str, Any] = {
+    "detach": False, "half": False, "step_at_once": False, "shared": False, "diagonal": 0, "dim": -1, "scaled": True,
+    "divided": True,
+}  # fmt: skip
+
+
+class Wide(nn.Linear):
+    """A layer that may go through another dtype."""
+
+    def __init__(self, o: SimpleNamespace) -> None:
+        super().__init__(8, 8)
+        self.o = o
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        return y.half().float() if self.o.half else y
+
+
+class Reader(nn.Module):
+    """Words, two blocks of attention, words again."""
+
+    def __init__(self, o: SimpleNamespace) -> None:
+        super().__init__()
+        self.o = o
+        self.words = nn.Embedding(12, 8)
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict({"inside": nn.Linear(8, 24), "out": nn.Linear(8, 8), "wide": Wide(o)})
+            for _ in range(2)
+        )
+        self.head = nn.Linear(8, 12, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        o, x = self.o, self.words(tokens)
+        for number in (0, 0) if o.shared else (0, 1):
+            block = self.blocks[number]
+            q, k, v = block["inside"](x).chunk(3, -1)
+            scores = q @ k.transpose(-1, -2)
+            if o.scaled:
+                scores = scores / 3
+            visible = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(o.diagonal)
+            x = x + block["out"](scores.masked_fill(~visible, -1e9).softmax(o.dim) @ v)
+            h = block["wide"](x)
+            if o.detach:
+                h = h.detach()
+            x = x + h
+        return self.head(x)
+
+
+def reader(**options: Any) -> tv.Trace:
+    """Two steps of training it, each of two parts of the batch."""
+    o = options_of(READER, options)
+    model = filled(Reader(o))
+    adam = torch.optim.AdamW(model.parameters(), 1e-2)
+    torch.manual_seed(0)
+    tokens = torch.randint(0, 12, (4, 7))
+
+    def steps() -> Tensor:
+        for _ in range(2):
+            adam.zero_grad()
+            for part in tokens.chunk(2):
+                loss = F.cross_entropy(model(part[:, :-1]).flatten(0, 1), part[:, 1:].flatten())
+                (loss / 2 if o.divided else loss).backward()
+                if o.step_at_once:
+                    adam.step()
+            adam.step()
+        return loss.detach()
+
+    return tv.trace(steps, hold=True)
+
+
+step_pair(
+    "reader: mask off by one", reader, "(root) tril diagonal: 0 → 1", "tril*diagonal: 0 → 1", diagonal=1
+)
+step_pair("reader: softmax of columns", reader, "(root) _softmax dim: -1 → -2", "dim: -1 → -2", dim=-2)
+step_pair("reader: not scaled", reader, "(root) div removed", "div removed", scaled=False)
+step_pair("reader: detached", reader, ("(root) detach added", "*", "*"), "(root) detach added", detach=True)
+step_pair(
+    "reader: cast", reader, "blocks.*.wide _to_copy, _to_copy added", "what changed: blocks.0.wide", half=True
+)
+step_pair(
+    "reader: a step for each part",
+    reader,
+    ("AdamW steps 2 → 6 times", "(root) called in another order", "*", "*", "*", "*", "*"),
+    "AdamW steps 2 → 6 times; the runs part at",
+    step_at_once=True,
+)
+step_pair(
+    "reader: shared",
+    reader,
+    tuple(f"blocks.1.{name} is blocks.0.{name} in B, shared" for name in ("inside", "out", "wide")),
+    "blocks.1.inside is blocks.0.inside in B, shared",
+    shared=True,
+)
+step_pair("reader: parts not divided", reader, "(root) div removed", "div removed", divided=False)
+
 __all__ = ["PAIRS"]

@@ -14,6 +14,7 @@ QUICK = (
     "learning rate, slightly",
     "gan: the fakes not detached", "gan: a critic's fakes not detached", "gan: critic", "target: not updated",
     "contrast: one side detached", "small: groups", "decoder: mask off by one", "vae: code detached",
+    "reader: detached", "reader: cast", "reader: a step for each part", "reader: shared",
     "tagger: detached", "diffusion: schedule", "diffusion: beta", "diffusion: rate", "diffusion: says the picture",
     "pupil: not scaled back", "wasserstein: sign", "cache: base",
     "clipped by norm", "autocast", "gradients kept", "loss scaled", "step without change",

@@ -387,20 +387,24 @@ class _ChangeFinder:
         rewired = self.alignment.wiring.changed_inputs
         reading = {int(self.b.module[node]) for node in rewired}
         partners: tuple[dict[str, dict[str, tuple[int, int]]], ...] = (defaultdict(dict), defaultdict(dict))
+        # the calls of b of each pair of modules
+        calls: dict[frozenset[str], set[int]] = defaultdict(set)
         for scope, other in enumerate(self.scope_to_b):
             if other >= 0 and graphs[0].scopes[scope].kind == "module":
                 path, path_b = self.a.path(scope), self.b.path(other)
                 partners[0][path].setdefault(path_b, (scope, other))
                 partners[1][path_b].setdefault(path, (scope, other))
+                calls[frozenset((path, path_b))].add(other)
         told: dict[tuple[str, str, str], tuple[int, int]] = {}
         for of_run, run in ((partners[1], "B"), (partners[0], "A")):
             for path, others in of_run.items():
                 if len(others) < 2:
                     continue
-                for name, (_, other) in others.items():
-                    if name == path or other not in reading:
+                for name in others:
+                    paired = calls[frozenset((path, name))]
+                    if name == path or not reading & paired:
                         continue
-                    self.shared.add(other)
+                    self.shared |= paired
                     outer, outer_name = _outermost_shared(of_run, path, name)
                     told[outer, outer_name, run] = of_run[outer][outer_name]
         for (path, name, run), (scope, other) in told.items():
@@ -564,6 +568,20 @@ class _ChangeFinder:
         for name, row_a, row_b in zip(names_a, before, after):
             for what in _group_changes(row_a.get("groups"), row_b.get("groups")):
                 self.rows.append(ModuleChange("optimizer", name, name, what, position=end))
+        self._optimizer_steps()
+
+    def _optimizer_steps(self) -> None:
+        """Optimizers that take more or fewer steps, where no module is called more or less often."""
+        if any(row.kind == "calls" for row in self.rows):
+            return
+        steps_a, steps_b = _optimizer_calls(self.a.graph), _optimizer_calls(self.b.graph)
+        for path in steps_a.keys() & steps_b.keys():
+            counts = len(steps_a[path]), len(steps_b[path])
+            if counts[0] != counts[1]:
+                nodes = self.b.nodes_inside(steps_b[path][0])
+                position = float(min(nodes, default=len(self.b.graph)))
+                what = f"steps {counts[0]} → {many(counts[1], 'time')}"
+                self.rows.append(ModuleChange("optimizer", path, path, what, position=position))
 
     # --- what the runs started from ---
 
@@ -640,14 +658,16 @@ class _ChangeFinder:
         """The same, with one row for casts that only one run has in many modules, as autocast adds them."""
         for change, side in (("added", self.b), ("removed", self.a)):
             casts = [row for row in rows if _are_casts(row.what, change)]
-            if len(casts) < MANY_CASTS:
+            # a module that is called several times is one
+            modules = {row.b if side is self.b else row.a for row in casts}
+            if len(modules) < MANY_CASTS:
                 continue
             nodes = [node for row in casts for node in (row.nodes_b if side is self.b else row.nodes_a)]
             targets = Counter(
                 row.outputs[0].type.dtype for n in nodes if (row := side.graph.nodes[n]).name == CAST
             )
             dtype = targets.most_common(1)[0][0]
-            what = f"casts to {dtype} {change} in {many(len(casts), 'module')}, as by autocast"
+            what = f"casts to {dtype} {change} in {many(len(modules), 'module')}, as by autocast"
             merged = ModuleChange(
                 "operation",
                 "",
@@ -711,6 +731,10 @@ class _ChangeFinder:
             for gap in sorted({*gaps_a, *gaps_b}):
                 in_a, in_b = gaps_a.get(gap, []), gaps_b.get(gap, [])
                 kind, what = self._replaced(in_a, in_b, views=Phase.FORWARD in phases)
+                if kind == LAID_OUT and (
+                    self._stops_gradients(self.a, in_a) or self._stops_gradients(self.b, in_b)
+                ):
+                    kind = "operation"
                 if what:
                     add(self._row(scope, other, what + suffix, in_a, in_b)._replace(kind=kind))
         for node in nodes_a:
@@ -747,6 +771,10 @@ class _ChangeFinder:
         if not names_a and not names_b:
             return kind, ""
         return kind, f"{and_more(names_a or names_b, MOST_NAMES)} {'removed' if names_a else 'added'}"
+
+    def _stops_gradients(self, side: _RunSide, nodes: list[int]) -> bool:
+        """Whether a detach is among views of one run alone: it moves no data, and decides where gradients flow."""
+        return any(side.graph.nodes[node].name == "detach" for node in nodes)
 
     def _changed_operation(self, before: Node, after: Node, own_explained: bool) -> list[tuple[str, str]]:
         """How two matched operations differ, other than by what they read."""
@@ -1037,6 +1065,15 @@ def _is_of_torch(class_name: str) -> bool:
     except ImportError:
         return False
     return hasattr(torch.nn, class_name)
+
+
+def _optimizer_calls(graph: Graph) -> dict[str, list[int]]:
+    """The scopes of each optimizer's steps, by what it is called."""
+    calls: dict[str, list[int]] = defaultdict(list)
+    for scope in graph.scopes:
+        if scope.kind == "optimizer":
+            calls[scope.path].append(scope.index)
+    return calls
 
 
 def _are_casts(what: str, change: str) -> bool:

@@ -42,7 +42,7 @@ class PythonOutputs(NamedTuple):
     uncompared: dict[str, list[str]]
     """Those that were not compared, by the reason."""
     floats: set[str]
-    """Those that are floating-point numbers, or arrays of these."""
+    """Those that are floating-point numbers, or arrays or tensors of these."""
     hidden: set[str]
     """Those that are tensors, but held by an object of which only its attributes are known."""
 
@@ -89,6 +89,8 @@ def compare_python_outputs(a: Trace, b: Trace) -> PythonOutputs:
             compared.distances[name] = distance
             if isinstance(item, torch.Tensor):
                 compared.hidden.add(name)
+                if item.is_floating_point() or item.is_complex():
+                    compared.floats.add(name)
             elif isinstance(item, NUMBERS) and np.asarray(item).dtype.kind in "fc":
                 compared.floats.add(name)
     return compared

@@ -324,7 +324,7 @@ class DifferencesReport(Report):
     def _ulps(self) -> dict[str, float]:
         pairs = zip(self.matched.pairs, self.distances.rounding_errors, strict=True)
         errors = {row.name: error for (row, _), error in pairs}
-        # of a number that is no tensor it is not known: that of the others at most
+        # of a number that is no tensor, or a tensor that an object holds, it is not known: that of the others at most
         errors |= dict.fromkeys(self.python_outputs.floats, max(errors.values(), default=0.0))
         ulps = {}
         for name, (_, distance) in self.results.items():
@@ -820,11 +820,14 @@ class DifferencesReport(Report):
         """
         before_a = ancestors(self.a.graph, [node])
         before_b = ancestors(self.b.graph, [int(self._to_b[node])])
-        in_step = self.a.graph.node_phase[node] == Phase.OPTIMIZER
+        after_step = any(
+            (trace.graph.node_phase[before] == Phase.OPTIMIZER).any()
+            for trace, before in ((self.a, before_a), (self.b, before_b))
+        )
         causes = [
             row
             for row in self.changes
-            if (row.kind == "optimizer" and in_step)
+            if (row.kind == "optimizer" and after_step)
             or before_a[list(row.nodes_a)].any()
             or before_b[list(row.nodes_b)].any()
         ]
