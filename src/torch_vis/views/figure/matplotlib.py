@@ -57,7 +57,7 @@ def _fill(figure: Figure, drawn: Scene) -> None:
     for text, x, y in drawn.headings:
         pen.write(x, y, text, TITLE, color=FAINT, align="center")
     pen.legend(drawn)
-    axes.set_axes_locator(_InProportion(axes))
+    axes.set_axes_locator(_InProportion(figure, axes))
 
 
 class _InProportion:
@@ -66,7 +66,8 @@ class _InProportion:
     Matplotlib asks it for the place of the axes before everything that is drawn. What somebody else has set stays.
     """
 
-    def __init__(self, axes: Axes) -> None:
+    def __init__(self, figure: Figure, axes: Axes) -> None:
+        self.figure = figure
         self.axes = axes
         self.unit = self._points()
         self.sizes: list[tuple[Any, str, float]] = [
@@ -76,7 +77,7 @@ class _InProportion:
         ]
         self.given = [size for _, _, size in self.sizes]
 
-    def __call__(self, axes: Axes, renderer: Any) -> Bbox:
+    def __call__(self, axes: Any, renderer: Any) -> Bbox:
         """The place that the axes have anyway; what is on them has its size by then."""
         scale = self._points() / self.unit
         for number, (artist, name, size) in enumerate(self.sizes):
@@ -84,7 +85,7 @@ class _InProportion:
                 continue
             getattr(artist, f"set_{name}")(size * scale)
             self.given[number] = getattr(artist, f"get_{name}")()
-        return axes.get_position(original=True)
+        return self.axes.get_position(original=True)
 
     def get_subplotspec(self) -> SubplotSpec | None:
         """Where the axes are in a grid, which ``tight_layout`` asks for."""
@@ -94,7 +95,7 @@ class _InProportion:
         """How many points a unit of the drawing takes, its sides in proportion."""
         place = self.axes.get_position(original=True)
         (left, right), (bottom, top) = self.axes.get_xlim(), self.axes.get_ylim()
-        width, height = self.axes.get_figure().get_size_inches()
+        width, height = self.figure.get_size_inches()
         return POINTS * min(
             place.width * width / abs(right - left), place.height * height / abs(top - bottom)
         )
