@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -93,6 +94,58 @@ def test_the_first_screen_keeps_its_promise(
     torch.manual_seed(0)
     tv.trace(model(), torch.ones(shape), backward=backward).save(tmp_path / "run.html")
     keeps_its_promise(driver, tmp_path / "run.html")
+
+
+class Bottleneck(nn.Module):
+    """More boxes than have room beside many others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = nn.ModuleDict({f"normalised_projection_{n}": nn.Linear(8, 8) for n in range(9)})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x
+        for step in self.steps.values():
+            y = step(y)
+        return x + y
+
+
+def stages() -> nn.Module:
+    """Most of the work is in a repeat within the third of four stages, and not half of it."""
+    parts = [(f"pooling_of_the_stem_{n}", nn.Linear(8, 8)) for n in range(4)]
+    for number, blocks in enumerate((2, 2, 5, 2)):
+        inner = [nn.Linear(8, 8), *(Bottleneck() for _ in range(blocks))]
+        parts.append((f"stage_{number}", nn.Sequential(*inner)))
+    return nn.Sequential(OrderedDict(parts))
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_the_heaviest_repeat_is_drawn_wherever_it_is(driver: Any, tmp_path: Path, backward: bool) -> None:
+    tv.trace(stages(), torch.ones(2, 8), backward=backward).save(tmp_path / "run.html")
+    keeps_its_promise(driver, tmp_path / "run.html")
+    for size in SIZES:
+        boxes = look(driver, tmp_path / "run.html", size)["boxes"]
+        assert any(box["isRepeat"] and box["count"] == 5 and box["column"] == 0 for box in boxes), size
+
+
+def test_of_a_model_that_is_called_in_a_loop_all_is_in_sight(driver: Any, tmp_path: Path) -> None:
+    """The first call stands open beside the others, and no box is cut by the window."""
+    model = Language()
+
+    def generate(ids: torch.Tensor) -> torch.Tensor:
+        logits = model(ids)
+        for _ in range(8):
+            ids = torch.cat([ids, logits[:, -1:].argmax(-1)], 1)
+            logits = model(ids)
+        return ids
+
+    tv.trace(generate, torch.ones(1, 4, dtype=torch.long)).save(tmp_path / "run.html")
+    screen = look(driver, tmp_path / "run.html", (1440, 900))
+    assert breaches(screen) == []
+    left, top, wide, high = screen["state"]["canvas"]
+    for box in screen["boxes"]:
+        x, y, w, h = box["rect"]
+        assert x >= left and y >= top and x + w <= left + wide and y + h <= top + high, box["name"]
 
 
 def test_what_a_model_does_around_its_layers_is_one_box(show: Callable[[Any], Page]) -> None:
@@ -235,10 +288,16 @@ def test_a_breach_is_found() -> None:
     text = {"text": "fc", "x": 5, "y": 5, "size": 9.0}
     state = {"canvas": [0, 0, 1000, 500], "canOpen": True}
     screen = {"boxes": [box], "texts": [text], "small": [], "state": state, "columns": [{}]}
+    screen |= {"repeats": [], "ifOpen": 0}
     found = " ".join(breaches(screen))
     for words in ("its name 'Linear'", "its shape", "9.0 px", "of the canvas", "repeat fc is closed"):
         assert words in found
     assert shows_less(screen, {**screen, "boxes": []})
+    repeat = {"name": "layers", "share": 0.2, "isDrawn": False, "opening": "closed"}
+    assert "the heaviest repeat layers is not drawn" in breaches({**screen, "repeats": [repeat]})
+    drawn = {**screen, "repeats": [{**repeat, "isDrawn": True}]}
+    assert "there is room for its inside" in " ".join(breaches({**drawn, "ifOpen": 1}))
+    assert "heaviest repeat" not in " ".join(breaches({**drawn, "ifOpen": 0.5}))
 
 
 def test_what_the_recording_added_is_told_from_the_model(show: Callable[[Any], Page]) -> None:
