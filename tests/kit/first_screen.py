@@ -13,8 +13,8 @@ NAME_PX = 12.0  # of the smallest letters on a box at the scale of 1
 WAIT_S = 60.0
 MUCH = 0.1  # of the time: a repeat that takes less is not what the model is about
 
-# What is on the screen; then, without drawing, what each box takes of the run; at last, how large the picture would be with
-# the heaviest repeat open.
+# What is on the screen; then, without drawing, what each box takes of the run; at last, how large the picture would be
+# with the heaviest repeat open.
 LOOK = """
 return (async () => {
 const P = window.torchVis, boxes = P.boxes(), painted = P.painted(), state = P.state();
