@@ -9,11 +9,14 @@ from typing import Any
 
 SIZES = ((1280, 720), (1440, 900), (1920, 1080))
 SMALLEST_PX = 11.0
+NAME_PX = 12.0  # of the smallest letters on a box at the scale of 1
 WAIT_S = 60.0
 MUCH = 0.1  # of the time: a repeat that takes less is not what the model is about
 
-# What is on the screen; then, without drawing, what each box takes of the run.
+# What is on the screen; then, without drawing, what each box takes of the run; at last, how large the picture would be
+# with the heaviest repeat open.
 LOOK = """
+return (async () => {
 const P = window.torchVis, boxes = P.boxes(), painted = P.painted(), state = P.state();
 const small = [...document.querySelectorAll('body *')].flatMap(element => {
   const own = [...element.childNodes].some(child => child.nodeType === 3 && child.textContent.trim());
@@ -24,10 +27,17 @@ const small = [...document.querySelectorAll('body *')].flatMap(element => {
 P.heat('time_ns');
 const heat = new Map(P.boxes().map(box => [box.id, box.heat]));
 P.heat('');
-const edges = P.edges();
+const edges = P.edges(), columns = P.columns(), repeats = P.repeats(), [heaviest] = repeats;
+let ifOpen = 0;
+if (heaviest?.isDrawn && heaviest.opening === 'closed') {
+  await P.open(heaviest.id);
+  P.fit();
+  ifOpen = P.camera().scale;
+}
 return {boxes: boxes.map(box => ({...box, time: heat.get(box.id) ?? null})),
   texts: painted.filter(p => p.kind === 'text'),
-  state, small, edges, columns: P.columns()};
+  state, small, edges, columns, repeats, ifOpen};
+})();
 """
 
 
@@ -173,7 +183,15 @@ def _bookkeeping(screen: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _repeats(screen: Mapping[str, Any]) -> Iterable[str]:
-    """The repeat of modules that weighs most is open."""
+    """The repeat of modules that weighs most is open, or drawn at least where there is no room for its inside."""
+    is_too_large = screen["ifOpen"] * NAME_PX < SMALLEST_PX
+    heaviest = next((repeat for repeat in screen["repeats"] if repeat["share"] >= MUCH), None)
+    if heaviest and not heaviest["isDrawn"]:
+        yield f"the heaviest repeat {heaviest['name']} is not drawn"
+    elif heaviest and heaviest["opening"] == "closed":
+        if not is_too_large:
+            yield f"the heaviest repeat {heaviest['name']} is closed, and there is room for its inside"
+        return
     first = [box for box in screen["boxes"] if box["column"] == 0]
     total = sum(box["time"] or 0 for box in first if not box["parent"])
     folds = [box for box in first if box["isRepeat"] and (box["time"] or 0) >= MUCH * total]

@@ -23,7 +23,7 @@ import type { Hit, Rect } from "./draw/scene.ts";
 import { toSvg } from "./draw/svg.ts";
 import { pngOf, selectionJson, selectionMarkdown } from "./panels/exports.ts";
 import type { Bar } from "./panels/flamechart.ts";
-import { hasClosed, isRepeat } from "./input/first_view.ts";
+import { hasClosed, isRepeat, MOST_REPEATS, repeatsIn } from "./input/first_view.ts";
 import type { Shell } from "./shell.ts";
 import type { Box, Kind, Opening } from "./tree/box.ts";
 import { openingOf } from "./tree/expansion.ts";
@@ -220,6 +220,16 @@ export class Port {
       width: results[0].width,
       height: results[0].height,
     }));
+  }
+
+  /** The repeats of calls of modules in the first column, drawn or not, and their shares of the time of all phases, heaviest first. */
+  repeats(): { id: string; name: string; count: number; share: number; isDrawn: boolean; opening: Opening }[] {
+    const { app } = this.page;
+    if (!app.scene) return [];
+    return repeatsIn(app.roots, MOST_REPEATS).map(({ box, share }) => {
+      const isDrawn = app.scene!.find(box) !== null;
+      return { id: box.key, name: box.label, count: box.count, share, isDrawn, opening: box.opening };
+    });
   }
 
   /** Draws once more, and tells what is painted. */

@@ -114,6 +114,17 @@ test("a long chain wraps into columns, and its lines go round", () => {
   check(cells, pairs, sheet);
 });
 
+test("a chain goes on in the next column where the first is full, however tall one of it is", () => {
+  const heights = [40, 40, 400, 40, 40, 40];
+  let at = 0;
+  const cells = makeCells(heights.length, () => [200, heights[at++]]);
+  const pairs = heights.slice(1).map((_, i): [number, number] => [i, i + 1]);
+  const sheet = arrange(cells, makeLines(pairs), { ...spacing, room: { w: 1000, h: 600 } });
+  assert.equal(sheet.columns, 2);
+  assert.equal(sheet.x[0], sheet.x[2]);
+  assert.ok(sheet.x[3] > sheet.x[2] + 200 && sheet.height <= 640);
+});
+
 test("what nothing reads is set in rows where it is wider than the room", () => {
   const cells = makeCells(6, () => [300, 40]);
   const pairs = [1, 2, 3, 4, 5].map((end): [number, number] => [0, end]);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -93,6 +94,39 @@ def test_the_first_screen_keeps_its_promise(
     torch.manual_seed(0)
     tv.trace(model(), torch.ones(shape), backward=backward).save(tmp_path / "run.html")
     keeps_its_promise(driver, tmp_path / "run.html")
+
+
+class Bottleneck(nn.Module):
+    """More boxes than have room beside many others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = nn.ModuleDict({f"normalised_projection_{n}": nn.Linear(8, 8) for n in range(9)})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x
+        for step in self.steps.values():
+            y = step(y)
+        return x + y
+
+
+def stages() -> nn.Module:
+    """Most of the work is in a repeat within the third of four stages, and not half of it."""
+    parts = [(f"pooling_of_the_stem_{n}", nn.Linear(8, 8)) for n in range(4)]
+    for number, blocks in enumerate((2, 2, 5, 2)):
+        inner = [nn.Linear(8, 8), *(Bottleneck() for _ in range(blocks))]
+        parts.append((f"stage_{number}", nn.Sequential(*inner)))
+    return nn.Sequential(OrderedDict(parts))
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_the_heaviest_repeat_is_drawn_wherever_it_is(driver: Any, tmp_path: Path, backward: bool) -> None:
+    # without times of forward, so that operations say what is heaviest there
+    tv.trace(stages(), torch.ones(2, 8), backward=backward, fake=True).save(tmp_path / "run.html")
+    keeps_its_promise(driver, tmp_path / "run.html")
+    for size in SIZES:
+        boxes = look(driver, tmp_path / "run.html", size)["boxes"]
+        assert any(box["isRepeat"] and box["column"] == 0 for box in boxes), size
 
 
 def test_what_a_model_does_around_its_layers_is_one_box(show: Callable[[Any], Page]) -> None:
@@ -235,10 +269,16 @@ def test_a_breach_is_found() -> None:
     text = {"text": "fc", "x": 5, "y": 5, "size": 9.0}
     state = {"canvas": [0, 0, 1000, 500], "canOpen": True}
     screen = {"boxes": [box], "texts": [text], "small": [], "state": state, "columns": [{}]}
+    screen |= {"repeats": [], "ifOpen": 0}
     found = " ".join(breaches(screen))
     for words in ("its name 'Linear'", "its shape", "9.0 px", "of the canvas", "repeat fc is closed"):
         assert words in found
     assert shows_less(screen, {**screen, "boxes": []})
+    repeat = {"name": "layers", "share": 0.2, "isDrawn": False, "opening": "closed"}
+    assert "the heaviest repeat layers is not drawn" in breaches({**screen, "repeats": [repeat]})
+    drawn = {**screen, "repeats": [{**repeat, "isDrawn": True}]}
+    assert "there is room for its inside" in " ".join(breaches({**drawn, "ifOpen": 1}))
+    assert "heaviest repeat" not in " ".join(breaches({**drawn, "ifOpen": 0.5}))
 
 
 def test_what_the_recording_added_is_told_from_the_model(show: Callable[[Any], Page]) -> None:

@@ -18,7 +18,9 @@ const TRIED_IN_EMPTINESS = 8;
 const HEAVY = 0.02; // of the run: what weighs less is opened only where there would be emptiness
 const WORTH_A_CUT = 0.3; // of the run: for less, no chain is cut that can be read in one piece
 const WORTH = 0.1; // of the run: a repeat that weighs less is not what the model is about
-const MOST_OF_IT = 0.5; // of the run: a repeat that weighs less is opened only where there is room for all of it
+const MOST_OF_IT = 0.5; // of the run: what weighs so much is opened although the window shows only a part of it
+const NOT_MUCH_TOO_LARGE = 1.5; // of the room: a part of it shows most of the sheet
+export const MOST_REPEATS = 20;
 const HALF = 0.62; // of the room, which is less than the window: more than half of that is to be used
 const FEW_BOXES = 6;
 const MOST_EMPTY = 0.55; // of the room: the least that is to be used of it
@@ -40,8 +42,9 @@ const WINDOWS: Room[] = [
 /**
  * Open what weighs most, one box after another, while all that boxes say can be read when the whole is fitted.
  *
- * A repeat is what a model consists of: where there is no room for one, it is opened all the same, and the window shows a
- * part of the sheet. Leaves the scene laid out; returns the boxes that are to be in sight, the most important first.
+ * A repeat is what a model consists of: the heaviest is drawn, whatever is around it. Where there is no room for its inside,
+ * it is opened all the same if not much is cut off, or little else is to be seen. Leaves the scene laid out; returns the
+ * boxes that are to be in sight, the most important first.
  */
 export async function openFirstView(app: App, view: View): Promise<Box[]> {
   const { roots } = app;
@@ -49,29 +52,71 @@ export async function openFirstView(app: App, view: View): Promise<Box[]> {
   app.lower = app.spread = 1;
   const [first] = roots;
   if (first) openModel(first);
-  const repeat = first ? heaviestRepeat(first) : null;
-  if (repeat && shareOf(repeat, first) >= MOST_OF_IT) openTo(repeat);
+  const repeat = first ? heaviestRepeat(roots) : null;
   // what is opened in a smaller window is opened in a larger one: each goes on where the last has ended
   const windows = roomsUpTo(view);
   for (const rooms of windows) {
     for (const root of roots) {
       const model = openModel(root);
       if (model && !(await fits(app, rooms))) model.opening = "closed";
-      await openRepeat(app, root, rooms);
+      if (root !== first) await openRepeat(app, root, rooms);
+      else if (repeat) await openHeaviestRepeat(app, repeat, rooms, rooms === windows[0]);
     }
     await openHeaviest(app, roots, rooms);
     await openInEmptiness(app, rooms);
     const shown = first ? shownRepeat(first) : null;
-    if (shown?.opening === "closed") shown.opening = openingOf(shown);
+    if (shown?.opening === "closed" && rooms === windows[0]) await openInPart(app, shown, rooms);
   }
   await settleShape(app, windows[windows.length - 1]);
   return heaviest(roots);
 }
 
-/** Open the heaviest repeat of a phase, if it weighs much and there is room for all of it. */
+/**
+ * Draw the heaviest repeat of all phases, with what is around it open, and open it where there is room for its inside.
+ *
+ * In the smallest window a part of that will do. In a larger one it would put out of sight what the smaller one shows.
+ */
+async function openHeaviestRepeat(app: App, repeat: Box, rooms: Room[], isSmallest: boolean): Promise<void> {
+  const share = shareOf(repeat, app.roots);
+  if (share < WORTH || !openTo(repeat).includes(repeat)) return;
+  if (isSmallest && share >= MOST_OF_IT && !isInOneTurn(repeat, app.roots)) return;
+  if (await fits(app, rooms)) return;
+  repeat.opening = "closed";
+  if (isSmallest) await openInPart(app, repeat, rooms);
+}
+
+/** Whether a loop calls the model again and again, as decoding does: then the run is about its turns, and a layer in one of them can wait. */
+function isInOneTurn(repeat: Box, roots: Box[]): boolean {
+  return repeatsIn(roots, MOST_REPEATS).some(
+    ({ box, share }) => box !== repeat && box.parent === roots[0] && box.isLoop && share >= WORTH,
+  );
+}
+
+/** Open a repeat for which there is no room where not much is cut off, or little is to be seen besides. */
+async function openInPart(app: App, repeat: Box, rooms: Room[]): Promise<void> {
+  const isLittle = app.roots.reduce((sum, root) => sum + visible(root), 0) <= FEW_BOXES;
+  repeat.opening = openingOf(repeat);
+  if (isLittle || (await smallest(app, rooms)) <= NOT_MUCH_TOO_LARGE) return;
+  repeat.opening = "closed";
+}
+
+/** How many times too large to be read as a whole all of it is in the shape that suits a room best. */
+async function smallest(app: App, rooms: Room[]): Promise<number> {
+  let result = Infinity;
+  app.room = rooms[0];
+  for (const [number, lower] of LOWER.entries()) {
+    app.lower = lower;
+    if (!(await (number ? app.reshape() : app.relayout()))) return Infinity;
+    result = Math.min(result, (oversize(app, rooms) * READABLE) / AIM);
+    if (result <= 1) break;
+  }
+  return result;
+}
+
+/** Open the heaviest repeat of another phase, if it weighs much and there is room for all of it. */
 async function openRepeat(app: App, root: Box, rooms: Room[]): Promise<void> {
-  const repeat = heaviestRepeat(root);
-  if (!repeat || shareOf(repeat, root) < WORTH) return;
+  const repeat = heaviestRepeat([root]);
+  if (!repeat || shareOf(repeat, [root]) < WORTH) return;
   const opened = openTo(repeat);
   if (opened.length && !(await fits(app, rooms))) for (const box of opened) box.opening = "closed";
 }
@@ -214,8 +259,19 @@ function weight(box: Box): number {
 }
 
 /** The share of a run that is in a box: of its time or, since times of one short run say little, of its operations if that is more. */
-function shareOf(box: Box, root: Box): number {
-  return Math.max(weight(box) / weight(root), box.operations / root.operations);
+function shareOf(box: Box, roots: Box[]): number {
+  return Math.max(weightIn(box, roots) / weightOf(roots), box.operations / box.forest.total);
+}
+
+/** What a box takes of the run in several phases: the same calls ran in each. */
+function weightIn(box: Box, roots: Box[]): number {
+  const others = roots.filter(({ forest }) => forest !== box.forest);
+  const ofCall = ({ forest }: Box, element: number): number =>
+    element < 0 ? forest.weight(forest.start[~element], forest.end[~element]) : 0;
+  return others.reduce(
+    (sum, root) => box.elements.reduce((inner, element) => inner + ofCall(root, element), sum),
+    weight(box),
+  );
 }
 
 /** Lay out in the first shape in which all can be read and no more chains are cut than so many. */
@@ -310,17 +366,29 @@ function shownRepeat(root: Box): Box | null {
   return result;
 }
 
-/** What is in a box weighs no more than it: looked into by weight, the first repeat that is met is the heaviest. */
-function heaviestRepeat(root: Box): Box | null {
-  const waiting = [root];
-  for (let looked = 0; waiting.length && looked < MOST_LOOKED_AT; looked++) {
+/** Of the repeats of the first of some phases, drawn or not, the one that weighs most in all of them. */
+function heaviestRepeat(roots: Box[]): Box | null {
+  return repeatsIn(roots, 1)[0]?.box ?? null;
+}
+
+/**
+ * So many repeats of the first of some phases, drawn or not, and what they take of all of them, the heaviest first.
+ *
+ * What is in a box weighs no more than it: looked into by weight, what is met first is the heaviest.
+ */
+export function repeatsIn(roots: Box[], most: number): { box: Box; share: number }[] {
+  const results: { box: Box; share: number }[] = [];
+  const [root] = roots;
+  const waiting = [{ box: root, amount: Infinity }];
+  for (let looked = 0; waiting.length && looked < MOST_LOOKED_AT && results.length < most; looked++) {
     let best = 0;
-    for (let i = 1; i < waiting.length; i++) if (weight(waiting[i]) > weight(waiting[best])) best = i;
-    const [box] = waiting.splice(best, 1);
-    if (isRepeat(box)) return box;
-    if (box === root || box.kind === "module") waiting.push(...box.children.filter((child) => child.canOpen));
+    for (let i = 1; i < waiting.length; i++) if (waiting[i].amount > waiting[best].amount) best = i;
+    const [{ box, amount }] = waiting.splice(best, 1);
+    if (isRepeat(box)) results.push({ box, share: amount / weightOf(roots) });
+    else if (box === root || box.kind === "module")
+      for (const child of box.children) if (child.canOpen) waiting.push({ box: child, amount: weightIn(child, roots) });
   }
-  return null;
+  return results;
 }
 
 /** Whether there are modules in it: the operations of a layer say less than its name. */

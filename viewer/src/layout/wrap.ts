@@ -46,8 +46,10 @@ export function wrapped(work: Work, cells: Cells, bands: Bands, rows: Rows, room
   let least = unreadable(whole, room, few);
   const guess = Math.round(Math.sqrt((height * room.w) / (room.h * whole.w)));
   const most = Math.min(MOST_COLUMNS, ranks >> 1, guess + 4);
-  for (let tried = Math.max(2, guess - 4); tried <= most; tried++) {
-    const of = divide(ports, bands, crossing, tried);
+  const divisions = [filled(ports, bands, room.h)];
+  for (let tried = Math.max(2, guess - 4); tried <= most; tried++)
+    divisions.push(divide(ports, bands, crossing, tried));
+  for (const of of divisions) {
     const cost = costOf(of, bands, extents, crossing, room, few);
     if (cost < least) {
       least = cost;
@@ -154,6 +156,21 @@ function divide(ports: boolean[], bands: Bands, crossing: Int32Array, count: num
     }
     of.fill(column, begin, end);
     begin = end;
+  }
+  return of;
+}
+
+/** Cuts where the next rank would make a column higher than the room. */
+function filled(ports: boolean[], { top, bottom }: Bands, most: number): Int32Array {
+  const of = new Int32Array(ports.length);
+  let [column, begin] = [0, 0];
+  for (let rank = 1; rank < ports.length; rank++) {
+    const isFull = bottom[rank] - top[begin] > most - 2 * EDGE;
+    if (isFull && !ports[rank] && !ports[rank - 1]) {
+      column += 1;
+      begin = rank;
+    }
+    of[rank] = column;
   }
   return of;
 }
