@@ -620,7 +620,7 @@ class StepTimeReport(Report):
         if not self.predicted:
             return [self._timeline.about_times]
         links = self.predicted.get("links", {}).values()
-        measured = [text for text in links if text.startswith(AS_MEASURED)]
+        measured = [link for link in links if str(link).startswith(AS_MEASURED)]
         notes = []
         if measured:
             notes.append(
@@ -628,7 +628,7 @@ class StepTimeReport(Report):
                 "among ranks of a job that computed side by side; so was measured how much of it computing hides, and "
                 "what Python takes around it. A step that other work on the machine disturbs takes longer"
             )
-        if len(measured) < len(links):
+        if not measured or len(measured) < len(links):
             notes.append(
                 "a collective begins when its last rank has come, and takes a latency per hop of a ring and the bytes "
                 "sent by the bandwidth; congestion, and what communication takes of a device's memory bandwidth, are "
