@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -260,3 +262,51 @@ def test_every_collective_by_itself() -> None:
     }
     assert first == {**both, **{name: rows[0] for name, rows in one_sided.items()}}
     assert second == {**both, **{name: rows[1] for name, rows in one_sided.items()}}
+
+
+def on_threads(rank: int, count: int) -> dict[str, Any]:
+    """A sum that a thread of the program's asks for: one that the step starts, and one that was there before."""
+    method = vars(dist.ProcessGroup)["allreduce"]
+    x = torch.full((4,), float(rank + 1))
+
+    def started() -> torch.Tensor:
+        y = x.clone()
+        thread = threading.Thread(target=dist.all_reduce, args=(y,))
+        thread.start()
+        thread.join()
+        return y * 2
+
+    def waited_for_here() -> torch.Tensor:
+        y = x.clone()
+        with ThreadPoolExecutor(1) as own:
+            own.submit(dist.all_reduce, y, async_op=True).result().wait()
+        return y * 2
+
+    results = {}
+    for program in (started, waited_for_here):
+        t = tv.trace(program)
+        t.check()
+        world = tv.join(t)
+        assert world is None or world.check().summed == 1
+        (row,) = t.communication().exchanges
+        results[program.__name__] = (row.kind, row.bytes, row.waited_ns is not None, t.limits)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()
+
+        def handed() -> None:
+            pool.submit(lambda: dist.all_reduce(x)).result()
+
+        t = tv.trace(handed)
+        results["handed"] = [(limit.kind, limit.site is not None, str(limit)) for limit in t.limits]
+    # what stood for the group's methods is gone
+    results["is as before"] = vars(dist.ProcessGroup)["allreduce"] is method
+    return results
+
+
+def test_collectives_on_threads_of_the_program() -> None:
+    for results in on_ranks(on_threads, 2):
+        assert results["started"] == results["waited_for_here"] == ("all_reduce", 16, True, ())
+        ((kind, has_site, text),) = results["handed"]
+        assert (kind, has_site) == ("missing", True)
+        assert "test_ranks.py" in text and "1 × collectives" in text
+        assert results["is as before"]

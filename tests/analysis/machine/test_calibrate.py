@@ -211,6 +211,15 @@ def test_what_emptying_the_caches_costs_the_code_is_no_time_of_an_operation(
     assert timed == KernelTime(hot, 1.0)
 
 
+def test_a_run_that_others_interrupt_is_no_time_of_an_operation(monkeypatch: pytest.MonkeyPatch) -> None:
+    cold = iter([9_000_000.0, 4_000.0, 9_000_000.0])
+    hot = [4_000.0, 9_000_000.0, 9_000_000.0]
+    monkeypatch.setattr(clocks, "_cold_code_ns", lambda flush: 0.0)
+    monkeypatch.setattr(clocks, "wall", lambda work, device, count: hot if count == 3 else [next(cold)])
+    (timed,) = clocks.cpu_times([lambda: lambda: None])
+    assert timed == KernelTime(4_000.0, 1.0)
+
+
 def test_the_best_of_short_stretches_counts() -> None:
     calls = iter(range(10**9))
 

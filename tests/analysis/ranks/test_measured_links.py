@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import nn
 
 import torch_vis as tv
 from tests.kit.calibrations import made_up
+from torch_vis.analysis.machine.calibrate import _computed
 from torch_vis.analysis.machine.calibration import RankLinks
 from torch_vis.errors import UsageError
 
@@ -108,3 +110,19 @@ def test_ranks_measure_how_they_talk(tmp_path: Path) -> None:
         sharded, torch.ones(8, 256), mesh={"dp": 2}, hardware=tv.hardware.load(tmp_path / "ranks.json")
     )
     assert w.step_time().total_ns > 0
+
+
+def test_the_report_says_what_it_rests_on() -> None:
+    machine = replace(made_up("cpu"), links=links())
+    w = tv.simulate(sharded, torch.ones(8, 256), mesh={"dp": 2}, hardware=machine)
+    assert "did among ranks of a job" in str(w.step_time()).replace("\n ", "")
+    given = tv.simulate(sharded, torch.ones(8, 256), mesh={"dp": 2}, hardware=machine, links={"dp": "1 GB/s"})
+    assert "among ranks of a job" not in str(given.step_time()) and "latency per hop" in str(
+        given.step_time()
+    )
+
+
+def test_what_a_rank_waits_is_not_what_python_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "barrier", lambda: None)
+    assert _computed(lambda: time.sleep(0.2), "cpu") < 100 * MS
+    assert _computed(lambda: sum(range(2_000_000)), "cpu") > 1 * MS

@@ -76,6 +76,9 @@ class AxisLink(NamedTuple):
         return self.base_ns + hops * self.hop_ns + (sent or 0) / self.bytes_per_second * 1e9
 
 
+AS_MEASURED = "as measured among "
+
+
 class MeasuredLink(NamedTuple):
     """How ranks of an axis reach each other as those of a job did, in which it was measured."""
 
@@ -87,7 +90,7 @@ class MeasuredLink(NamedTuple):
         return self.measured.bytes_per_second
 
     def __str__(self) -> str:
-        return f"as measured among {self.measured.ranks} ranks"
+        return f"{AS_MEASURED}{self.measured.ranks} ranks"
 
     def time_ns(self, row: Exchange) -> float:
         """How long a collective or message takes once all its ranks have come."""
@@ -616,7 +619,19 @@ class StepTimeReport(Report):
         """What it rests on."""
         if not self.predicted:
             return [self._timeline.about_times]
-        return [
-            "a collective begins when its last rank has come, and takes a latency per hop of a ring and the bytes sent "
-            "by the bandwidth; congestion, and what communication takes of a device's memory bandwidth, are not in it"
-        ]
+        links = self.predicted.get("links", {}).values()
+        measured = [link for link in links if str(link).startswith(AS_MEASURED)]
+        notes = []
+        if measured:
+            notes.append(
+                "a collective begins when its last rank has come, and takes as long as one of its kind and size did "
+                "among ranks of a job that computed side by side; so was measured how much of it computing hides, and "
+                "what Python takes around it. A step that other work on the machine disturbs takes longer"
+            )
+        if not measured or len(measured) < len(links):
+            notes.append(
+                "a collective begins when its last rank has come, and takes a latency per hop of a ring and the bytes "
+                "sent by the bandwidth; congestion, and what communication takes of a device's memory bandwidth, are "
+                "not in it"
+            )
+        return notes

@@ -85,6 +85,7 @@ def describe_limits(
     for name, (kind, sentence) in COUNTED.items():
         if counts.get(name):
             limits.append(Limit(f"{counts[name]:,} × {sentence}", kind=kind))
+    limits += _talk_limits(rec)
     layouts = {row.layout for row, opaque in zip(rec.type_rows, rec.type_opaque, strict=True) if opaque}
     if layouts:
         names = ", ".join(sorted(layouts))
@@ -128,6 +129,19 @@ def _where(rec: Recorder, graph: Graph, number: int, node: int) -> tuple[str, st
     if node >= 0 and graph.node_phase[node] == Phase.OPTIMIZER:
         words = f"{words}, by {graph.nodes[node].scope.type} itself"
     return words, None if site is None else f"{site.file}:{site.line}"
+
+
+def _talk_limits(rec: Recorder) -> list[Limit]:
+    """The limits about collectives on threads that the run has not started: one for each line that issued some."""
+    limits = []
+    for number, times in Counter(rec.talked_elsewhere).items():
+        site = resolve(*rec.sites[number]) if number >= 0 else None
+        text = (
+            f"{times:,} × collectives or messages at {site or 'an unknown line'}, on a thread that was there before "
+            "the run, which were not recorded; those of threads that the run itself starts are"
+        )
+        limits.append(Limit(text, kind="missing", site=f"{site.file}:{site.line}" if site else None))
+    return limits
 
 
 def _guess_limits(graph: Graph, guesses: list[GuessedReads]) -> list[Limit]:

@@ -33,7 +33,7 @@ from torch_vis.capture.containers import storages_in
 from torch_vis.capture.modes import push_mode
 from torch_vis.capture.recording import inductor_calls, rank_calls
 from torch_vis.capture.recording.dispatch_mode import RecordMode, recorders_here
-from torch_vis.capture.recording.recorder import Recorder, clock, get_ident
+from torch_vis.capture.recording.recorder import Recorder, adopting, clock, get_ident
 from torch_vis.capture.recording.source_lines import OURS, TORCH, CodeTable, kind_of, leave_alone
 from torch_vis.capture.recording.tensors import note_escape, note_storage_escape
 from torch_vis.capture.recording.user_functions import UserFunctions
@@ -62,8 +62,6 @@ LOCALS_ARE_COPIES = sys.version_info < (3, 13)
 
 # the recorders that are active, by thread, outermost first
 _active: dict[int, list[Recorder]] = {}
-# recorders of threads that may start others, and the modules whose calls there they record too
-_adopting: list[tuple[Recorder, frozenset[int]]] = []
 # whether code is that of a module's method
 _methods: CodeTable[bool] = CodeTable()
 
@@ -81,7 +79,7 @@ class ModuleCalls(Context["ModuleCalls"]):
         undo.add(self._forget, thread)
         _active[thread] = [*_active.get(thread, []), self.recorder]
         if self.modules is not None:
-            _adopting.append((self.recorder, self.modules))
+            adopting.append((self.recorder, self.modules))
         MORE_STACK.take(undo, self)
         _followed.take(undo, self)
         HEARING.take(undo, self)
@@ -94,7 +92,7 @@ class ModuleCalls(Context["ModuleCalls"]):
         else:
             _active.pop(thread, None)
         if self.modules is not None:
-            _adopting[:] = [entry for entry in _adopting if entry[0] is not self.recorder]
+            adopting[:] = [entry for entry in adopting if entry[0] is not self.recorder]
 
 
 @in_child
@@ -104,7 +102,7 @@ def _end_all() -> None:
         for recorder in recorders:
             recorder.closed = True
     _active.clear()
-    _adopting.clear()
+    adopting.clear()
 
 
 @in_parent
@@ -239,7 +237,7 @@ def _call_nested(original: Any, module: torch.nn.Module, args: Any, kwargs: Any,
 
 def _call_on_other_thread(original: Any, module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
     """A call on a thread without a recorder: recorded too if the run started the thread and traces the module."""
-    started = [(recorder, modules) for recorder, modules in _adopting if _has_started(recorder, get_ident())]
+    started = [(recorder, modules) for recorder, modules in adopting if recorder.has_started(get_ident())]
     for recorder, modules in started:
         ours = id(module) in modules or id(module) in recorder.module_numbers
         if ours and not recorder.closed:
@@ -266,15 +264,6 @@ def _adopted(undo: Undo, recorder: Recorder) -> None:
 # what runs on threads to which a program hands work: those of other libraries have work of their own
 POOLS = ("concurrent.futures.thread", "multiprocessing.pool", "multiprocessing.queues")
 LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-
-
-def _has_started(recorder: Recorder, thread: int) -> bool:
-    """Whether a thread is one of the recorded run's; of threads that no Python started, whether it is new."""
-    known = next((other for other in threading.enumerate() if other.ident == thread), None)
-    if known is None or isinstance(known, threading._DummyThread):
-        return thread not in recorder.threads_at_start
-    # not by its number, which may have been another's
-    return any(other is known for other in recorder.threads)
 
 
 def thread_clocks() -> dict[threading.Thread, float]:
@@ -310,8 +299,8 @@ def _wrap_start(original: Any) -> Any:
     def start(self: threading.Thread) -> None:
         if _thread_start.wrapper is start:
             thread = get_ident()
-            for recorder, _ in _adopting:
-                if recorder in active_recorders(thread) or _has_started(recorder, thread):
+            for recorder, _ in adopting:
+                if recorder in active_recorders(thread) or recorder.has_started(thread):
                     recorder.threads.append(self)
                     # a library's own that watches over something, as tqdm's does, reads no tensors of the run
                     if not self.daemon or type(self).run is threading.Thread.run:
@@ -340,7 +329,7 @@ def _number(recorder: Recorder, module: torch.nn.Module) -> int:
 
 
 def _is_traced(recorder: Recorder, module: torch.nn.Module) -> bool:
-    return any(id(module) in modules for other, modules in _adopting if other is recorder)
+    return any(id(module) in modules for other, modules in adopting if other is recorder)
 
 
 # ---------------------------------------------------------------- steps of optimizers

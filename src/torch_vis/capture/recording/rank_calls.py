@@ -3,6 +3,7 @@
 ``Work.wait`` is where what other ranks sent has arrived. What ``Future.then`` was given runs when it has, on a thread
 of the backend's that knows no modes, as hooks of DistributedDataParallel do. ``UntypedStorage.resize_`` is how sharded
 training frees and takes back the memory of whole parameters. A stage of a pipeline runs one micro-batch at a time.
+Methods of ``ProcessGroup`` are what a thread without modes talks to other ranks by.
 """
 
 from __future__ import annotations
@@ -12,22 +13,68 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _len_torch_dispatch_stack
 
 from torch_vis.capture.modes import push_mode
 from torch_vis.capture.recording.collectives import CallPlace, place_of, wait_ended
 from torch_vis.capture.recording.dispatch_mode import RecordMode, recorders_here
-from torch_vis.capture.recording.recorder import Recorder, clock, get_ident
+from torch_vis.capture.recording.recorder import FORWARD, Recorder, adopting, clock, get_ident
 from torch_vis.capture.recording.source_lines import leave_alone
 from torch_vis.capture.undo import Patch, Undo, context
 
 STAGES = "torch.distributed.pipelining.stage"
+TALKING = (
+    "broadcast", "allreduce", "allreduce_coalesced", "reduce", "allgather", "all_gather_single", "_allgather_base",
+    "allgather_coalesced", "all_gather_single_coalesced", "allgather_into_tensor_coalesced", "gather", "scatter",
+    "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base", "reduce_scatter_single_coalesced",
+    "reduce_scatter_tensor_coalesced", "all_to_all_single", "alltoall_base", "alltoall", "send", "recv",
+    "recv_anysource", "barrier", "monitored_barrier",
+)  # fmt: skip
 CHUNKS = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")
+
+
+# by thread, the recorders that record what it says to other ranks, and nothing else of it
+_talking: dict[int, list[Recorder]] = {}
+
+
+def _issuing(original: Any) -> Any:
+    def issue(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Stands for a method of ``ProcessGroup`` that talks to other ranks, while a recorder is active."""
+        # a thread with modes is recorded, or something else is at work on it
+        if _len_torch_dispatch_stack() or not _stands(wrapper):
+            return original(self, *args, **kwargs)
+        recorders = _recorders_of_run(sys._getframe().f_back)
+        if not recorders:
+            return original(self, *args, **kwargs)
+        _talking[get_ident()] = recorders
+        place = CallPlace(-1, 0, FORWARD)
+        with _adopted(recorders, [place] * len(recorders)):
+            return original(self, *args, **kwargs)
+
+    # a group in Python that has no such method of its own is told from the call that asks for it by this name
+    issue.__code__ = issue.__code__.replace(co_name=original.__name__)
+    wrapper = leave_alone(issue)
+    return wrapper
+
+
+def _recorders_of_run(frame: Any) -> list[Recorder]:
+    """The recorders of the run that started this thread; on one that was there before, the line is noted."""
+    thread = get_ident()
+    recorders = []
+    for recorder, _ in adopting:
+        if recorder.closed or not recorder.operations:
+            continue
+        if recorder.has_started(thread):
+            recorders.append(recorder)
+        elif thread not in recorder.current:
+            recorder.talked_elsewhere.append(recorder.site_of(frame))
+    return recorders
 
 
 def _waiting(original: Any) -> Any:
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Stands for ``Work.wait`` while a recorder is active."""
-        recorders = recorders_here() if _stands(wrapper) else []
+        recorders = recorders_here() or _talked_here() if _stands(wrapper) else []
         if not recorders:
             return original(self, *args, **kwargs)
         started = clock()
@@ -42,6 +89,16 @@ def _waiting(original: Any) -> Any:
 
     wrapper = leave_alone(wait)
     return wrapper
+
+
+def _talked_here() -> list[Recorder]:
+    """The recorders that recorded what this thread said to other ranks."""
+    if not _talking:
+        return []
+    for thread, recorders in list(_talking.items()):
+        if all(recorder.closed for recorder in recorders):
+            _talking.pop(thread, None)
+    return [recorder for recorder in _talking.get(get_ident(), ()) if not recorder.closed]
 
 
 def _calling_back(original: Any) -> Any:
@@ -129,12 +186,12 @@ def _running_chunk(original: Any) -> Any:
     return wrapper
 
 
-def _of_c10d(name: str) -> Callable[[], Any]:
+def _of_c10d(name: str, method: str = "wait") -> Callable[[], Any]:
     def owner() -> Any:
         if not torch.distributed.is_available():
             return None
         kind = getattr(torch._C._distributed_c10d, name, None)
-        return kind if kind is not None and "wait" in vars(kind) else None
+        return kind if kind is not None and method in vars(kind) else None
 
     return owner
 
@@ -150,6 +207,7 @@ PARTS = (
     *(Patch(_of_c10d(name), "wait", _waiting) for name in ("Work", "FakeWork")),
     *(Patch(lambda: torch._C.Future, name, _calling_back) for name in ("then", "add_done_callback")),
     *(Patch(_stage, name, _running_chunk) for name in CHUNKS),
+    *(Patch(_of_c10d("ProcessGroup", name), name, _issuing) for name in TALKING),
 )
 
 

@@ -310,6 +310,8 @@ class Recorder(Tensors):
         self.threads_at_start = frozenset(thread.ident for thread in threading.enumerate())
 
         # ---- other ranks
+        # source lines that talked to other ranks on threads that are not recorded
+        self.talked_elsewhere: list[int] = []
         # operations that talk to other ranks or wait for them
         self.collective_nodes: list[int] = []
         # rows: operation, group, number, peer and tag
@@ -340,6 +342,14 @@ class Recorder(Tensors):
             _tasks.set(_tasks.get() | {task})
 
     # ---------------------------------------------------------------- nodes
+
+    def has_started(self, thread: int) -> bool:
+        """Whether a thread is one of the recorded run's; of threads that no Python started, whether it is new."""
+        known = next((other for other in threading.enumerate() if other.ident == thread), None)
+        if known is None or isinstance(known, threading._DummyThread):
+            return thread not in self.threads_at_start
+        # not by its number, which may have been another's
+        return any(other is known for other in self.threads)
 
     def next_node(self) -> int:
         """The number of the operation that is about to be recorded."""
@@ -669,6 +679,10 @@ class _Encoder:
         text = f"{type(arg).__name__} #{len(self.objects)}"
         self.objects[text] = arg
         return Special("object", text)
+
+
+# recorders of threads that may start others, and the modules whose calls there they record too
+adopting: list[tuple[Recorder, frozenset[int]]] = []
 
 
 def _is_below(frame: Any, top: Any) -> bool:
