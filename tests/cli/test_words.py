@@ -34,7 +34,7 @@ FROM_PYTHON = re.compile(
     r"calibration is what|each=|Call zero_grad|retain_graph|use_reentrant|foreach=True|model\.eval\(\)|"
     r"item\(\)|\.numpy\(\)|\.mean\(\)|charts: |check\(\) has to come|pass it to trace\(\)|no longer describes|"
     r"give target= or measure=|at the embeddings: at=7|own; trace\(\) the callable|"
-    r"keep=7|keep=, replace=|until=|find\(\) gives|head=3 are"
+    r"keep=7|keep=, replace=|until=|find\(\) gives|head=3 are|differentiable=True"
 )
 
 
