@@ -414,7 +414,7 @@ def stuck_units(
     >>> call = Call("aten::hardtanh", (Slot(0), 0.0, 6.0), ())
     >>> x = torch.tensor([[-1.0, 1.0, 7.0], [-2.0, -2.0, 8.0]])
     >>> stuck_units(call, x, x.clamp(0, 6))
-    Stuck(units=3, dead=[0], saturated=[2])
+    InactiveUnits(units=3, dead=[0], saturated=[2])
     """
     axis = usual_axis(outputs.dim()) if axis < 0 else axis
     rest = [number for number in range(outputs.dim()) if number != axis]
