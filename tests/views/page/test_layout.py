@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -144,17 +145,18 @@ def test_titles_of_phases_neither_collide_nor_are_cut_off(saved: Page, tmp_path:
     import xml.etree.ElementTree as ET
 
     box = [float(part) for part in ET.fromstring(text).attrib["viewBox"].split()]
-    rows = re.findall(r'<text x="([\d.-]+)" y="[\d.-]+" font-size="15"[^>]*>([^<]*)<', text)
+    rows = re.findall(r'<text x="([\d.-]+)" y="([\d.-]+)" font-size="15"[^>]*>([^<]*)<', text)
     widths = page.js(
         "const c = document.createElement('canvas').getContext('2d');"
         "c.font = '600 15px ' + getComputedStyle(document.body).fontFamily;"
         "return arguments[0].map(t => c.measureText(t).width)",
-        [title for _, title in rows],
+        [title for *_, title in rows],
     )
     assert len(rows) == 3
-    ends = [float(x) + width for (x, _), width in zip(rows, widths, strict=True)]
-    starts = [float(x) for x, _ in rows[1:]] + [box[0] + box[2]]
-    assert all(end < start for end, start in zip(ends, starts, strict=True)), (ends, starts)
+    titles = [(float(x), float(x) + w, float(y)) for (x, y, _), w in zip(rows, widths, strict=True)]
+    assert all(box[0] <= start and end < box[0] + box[2] for start, end, _ in titles), (titles, box)
+    for (start, end, y), (other, other_end, other_y) in itertools.combinations(titles, 2):
+        assert end < other or other_end < start or abs(y - other_y) > 20, titles
 
 
 def test_an_optimizer_opened_whole_fills_the_window(saved: Page, tmp_path: Path) -> None:
