@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import torch_vis as tv
 from tests.kit.side_effects import torch_globals
 from tests.zoo import ZOO
+from torch_vis.capture.modes import DispatchModes
 
 
 def make_model(seed: int = 0, width: int = 4) -> nn.Sequential:
@@ -283,6 +284,40 @@ def test_two_threads_trace_two_models_at_once() -> None:
             assert [str(v.type) for v in t.graph.values] == [str(v.type) for v in alone[place].graph.values]
             assert t.limits == alone[place].limits
         traces[place][-1].check(inputs=True)
+
+
+def test_a_run_that_begins_while_another_ends_leaves_torch_unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flags of modes are of the process: the second run took the first one's for what was there before."""
+    model, x = make_model(0), torch.rand(3, 4)
+    ending, begun, ended = threading.Event(), threading.Event(), threading.Event()
+    set_flags = DispatchModes.set_flags
+
+    def at_the_end(values: dict[str, bool]) -> None:
+        if threading.current_thread() is first:
+            ending.set()
+            begun.wait(20)
+        set_flags(values)
+
+    def one() -> None:
+        with tv.record():
+            model(x)
+        ended.set()
+
+    def another() -> None:
+        ending.wait(20)
+        with tv.record():
+            begun.set()
+            ended.wait(20)
+            model(x)
+
+    monkeypatch.setattr(DispatchModes, "set_flags", staticmethod(at_the_end))
+    before = DispatchModes.flags()
+    first, second = threading.Thread(target=one), threading.Thread(target=another)
+    for thread in (first, second):
+        thread.start()
+    for thread in (first, second):
+        thread.join()
+    assert ending.is_set() and DispatchModes.flags() == before
 
 
 def test_another_thread_is_not_recorded_and_not_disturbed() -> None:

@@ -17,6 +17,8 @@ from torch_vis.capture.undo import Undo, context, in_child, is_interrupted, once
 # modes of ours that are on, and those that were to be taken off on another thread than their own
 _on: dict[int, ModeStep] = {}
 _left_on: dict[int, list[ModeStep]] = {}
+# those that are being taken off, until torch's flags are those from before
+_leaving: dict[int, ModeStep] = {}
 # what torch remembers of dispatch modes: of the process, not of a thread
 FLAGS = (
     "_is_in_torch_dispatch_mode",
@@ -115,9 +117,11 @@ class ModeStep:
         for other in _left_on.pop(self.thread, ()):
             other()
         self._below = self.stack.read()
+        # read before the flags: what another thread takes off meanwhile has them as they are now, not as they were
+        others = [step for step in [*_steps(), *_leaving.copy().values()] if step._flags]
         self._flags = self.stack.flags()
         # another of ours has changed them: its own are those from before
-        if self._flags and (others := [step for step in _steps() if step._flags]):
+        if self._flags and others:
             self._flags = others[0]._flags
         self._kept: list[Any] | None = None
         _on[id(self)] = self
@@ -134,9 +138,11 @@ class ModeStep:
         if self._kept is None:
             self._kept = [mode for mode in self.stack.read() if mode is not self.mode]
         restack(self.stack, self._kept)
+        _leaving[id(self)] = self
         _on.pop(id(self), None)
         if self._flags:
             self._set_flags(self._kept)
+        _leaving.pop(id(self), None)
 
     def _set_flags(self, modes: list[Any]) -> None:
         """Have torch remember what is left."""
@@ -205,6 +211,7 @@ def push_mode(undo: Undo, mode: Any) -> None:
 def _take_all_off() -> None:
     """In a forked child, on the only thread that there is."""
     _left_on.clear()
+    _leaving.clear()
     for step in [step for step in _steps() if step.thread == threading.get_ident()]:
         step()
     if _on:
