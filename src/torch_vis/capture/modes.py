@@ -119,7 +119,7 @@ class ModeStep:
         self._below = self.stack.read()
         # read before the flags: what another thread takes off meanwhile has them as they are now, not as they were
         others = [step for step in [*_steps(), *_leaving.copy().values()] if step._flags]
-        self._flags = self.stack.flags()
+        self._flags: dict[str, bool] = self.stack.flags()
         # another of ours has changed them: its own are those from before
         if self._flags and others:
             self._flags = others[0]._flags
