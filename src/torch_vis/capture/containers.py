@@ -252,7 +252,7 @@ def renumbered(form: Any, number: Callable[[int], int | None]) -> Any:
     if isinstance(form, TensorLeaf):
         return TensorLeaf(None if form.number is None else number(form.number))
     if isinstance(form, Form):
-        return form._replace(parts=tuple(renumbered(part, number) for part in form.parts))
+        return Form(form.type, form.keys, tuple([renumbered(part, number) for part in form.parts]))
     return form
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -85,6 +87,10 @@ class RaisedOp(NamedTuple):
     where: str
 
 
+def _no_calls() -> tuple[dict[int, Any], dict[int, Any]]:
+    return {}, {}
+
+
 @dataclass
 class KeptTensors:
     """What a trace holds beside its graph, unless ``hold=False``; a file has none of it.
@@ -116,16 +122,29 @@ class KeptTensors:
     """Pairs of blocks that are two to torch and lie on the same bytes."""
     inputs: dict[str, tuple[int, Geometry]] = field(default_factory=dict)
     """The block of each input that lies on plain memory the run touched, and how it lies there."""
-    given: dict[int, Any] = field(default_factory=dict)
-    """What each call of a module was given, ``(args, kwargs)`` as a form of values, by scope number."""
-    returned: dict[int, Any] = field(default_factory=dict)
-    """What each call of a module returned, as a form of values, by scope number."""
+    read_calls: Callable[[], tuple[dict[int, Any], dict[int, Any]]] = _no_calls
+    """Makes ``given`` and ``returned``, when somebody asks for the first time."""
     objects: dict[str, Any] = field(default_factory=dict)
     """Arguments with no literal form (generators, functions), by the text that stands for them."""
     versions: list[tuple[str, torch.Tensor, TensorVersion]] = field(default_factory=list)
     """The versions of named tensors at the end of the run, to see which were changed since."""
     modes: list[ModuleMode] = field(default_factory=list)
     """The modes of the modules at the end of the run, of those whose code looks at it."""
+
+    @property
+    def given(self) -> dict[int, Any]:
+        """What each call of a module was given, by scope number: a form of values, by the names of the arguments."""
+        return self._calls[0]
+
+    @property
+    def returned(self) -> dict[int, Any]:
+        """What each call of a module returned, as a form of values, by scope number."""
+        return self._calls[1]
+
+    @cached_property
+    def _calls(self) -> tuple[dict[int, Any], dict[int, Any]]:
+        read, self.read_calls = self.read_calls, _no_calls
+        return read()
 
     @property
     def holds_numbers(self) -> bool:

@@ -7,7 +7,7 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -31,7 +31,7 @@ from torch_vis.capture.recording.module_calls import (
     thread_clocks,
     worked_meanwhile,
 )
-from torch_vis.capture.recording.recorder import CallForms, Recorder, clock
+from torch_vis.capture.recording.recorder import CallForms, Recorder, call_form, clock
 from torch_vis.capture.recording.source_lines import resolve
 from torch_vis.capture.recording.tensors import overlapping_memory, settle_lent
 from torch_vis.capture.settings import looks_at_mode, module_settings
@@ -220,9 +220,8 @@ class Capture(Context["Capture"]):
         }
         if rec.keep:
             self._keep_results(facts)
-            number = self._value(assembly)
-            self._keep_calls(number)
-            self._keep_escapes(number)
+            self._keep_calls(assembly)
+            self._keep_escapes(self._value(assembly))
             self._keep_modes(facts.paths)
         self._count_opaque(graph)
         rec.open_steps.clear()
@@ -402,34 +401,28 @@ class Capture(Context["Capture"]):
                 mode = ModuleMode(paths[number], weakref.ref(row.owner), training)
                 self.recorder.kept.modes.append(mode)
 
+    def _graph_values(self, assembly: Assembly) -> Any:
+        """The numbers in the graph of the recorder's values; -1 for one that the graph leaves out."""
+        stands_for = assembly.stands_for
+        return np.where(self.in_graph[stands_for], assembly.numbers[stands_for], -1)
+
     def _value(self, assembly: Assembly) -> Callable[[int], int | None]:
         """The number in the graph of one of the recorder's values; None of one that the graph leaves out."""
-        # a list, for each call of a module asks
-        stands_for = assembly.stands_for
-        numbers = np.where(self.in_graph[stands_for], assembly.numbers[stands_for], -1).tolist()
+        return _numbering(self._graph_values(assembly))
 
-        def number(value: int) -> int | None:
-            known: int = numbers[value] if value < len(numbers) else -1
-            return known if known >= 0 else None
-
-        return number
-
-    def _keep_calls(self, number: Callable[[int], int | None]) -> None:
-        """Keep what calls of modules were given and returned, by the numbers of the graph."""
+    def _keep_calls(self, assembly: Assembly) -> None:
+        """Keep what calls of modules were given and returned, to be looked at if somebody asks."""
         rec = self.recorder
         given, returned = self.call_forms.forms()
-        for scope, form in returned.items():
-            rec.kept.returned[scope] = renumbered(form, number)
         names: dict[Any, list[str]] = {}
-        for scope, form in given.items():
+        arguments: dict[int, list[str]] = {}
+        for scope in given:
             owner = rec.modules[rec.scopes[scope][0]].owner
             forward = getattr(type(owner), "forward", None)
             if forward not in names:
                 names[forward] = argument_names(owner)
-            positional, named = renumbered(form, number).parts
-            keys = [*names[forward], *map(str, range(len(names[forward]), len(positional.parts)))]
-            keys = [*keys[: len(positional.parts)], *named.keys]
-            rec.kept.given[scope] = Form(dict, tuple(keys), (*positional.parts, *named.parts))
+            arguments[scope] = names[forward]
+        rec.kept.read_calls = partial(_read_calls, given, returned, arguments, self._graph_values(assembly))
 
     def _keep_escapes(self, number: Callable[[int], int | None]) -> None:
         """Keep where inputs lie, and say of tensors that left for Python which values and inputs they were."""
@@ -553,6 +546,33 @@ def _has_memory(tensor: torch.Tensor) -> bool:
     # a tensor without plain memory
     except (RuntimeError, NotImplementedError):
         return True
+
+
+def _numbering(numbers: Any) -> Callable[[int], int | None]:
+    """A function from the recorder's number of a value to the graph's; None where there is none."""
+    # a list, for much is asked of it
+    known = numbers.tolist()
+
+    def number(value: int) -> int | None:
+        found: int = known[value] if value < len(known) else -1
+        return found if found >= 0 else None
+
+    return number
+
+
+def _read_calls(
+    given: dict[int, Any], returned: dict[int, Any], arguments: dict[int, list[str]], numbers: Any
+) -> tuple[dict[int, Any], dict[int, Any]]:
+    """What calls of modules were given, by the names of the arguments, and returned, by the numbers of the graph."""
+    number = _numbering(numbers)
+    named_given = {}
+    for scope, form in given.items():
+        positional, named = renumbered(call_form(form), number).parts
+        names = arguments[scope]
+        keys = [*names, *map(str, range(len(names), len(positional.parts)))]
+        keys = [*keys[: len(positional.parts)], *named.keys]
+        named_given[scope] = Form(dict, tuple(keys), (*positional.parts, *named.parts))
+    return named_given, {scope: renumbered(form, number) for scope, form in returned.items()}
 
 
 def _without_history(tensor: torch.Tensor) -> torch.Tensor:

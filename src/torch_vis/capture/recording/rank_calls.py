@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -187,6 +188,7 @@ def _running_chunk(original: Any) -> Any:
 
 
 def _of_c10d(name: str, method: str = "wait") -> Callable[[], Any]:
+    @cache
     def owner() -> Any:
         if not torch.distributed.is_available():
             return None

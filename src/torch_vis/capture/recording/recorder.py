@@ -77,6 +77,14 @@ class CallObserver(Protocol):
         """A call has returned."""
 
 
+def call_form(given: Any) -> Form:
+    """The arguments of a call, ``(args, kwargs)``, of what ``CallForms`` noted of them."""
+    if type(given) is not int:
+        form: Form = given
+        return form
+    return Form(tuple, (0, 1), (Form(tuple, (0,), (TensorLeaf(given),)), Form(dict, (), ())))
+
+
 class CallForms:
     """Notes the arguments and results of each call of a module as pytrees of value numbers (``Form``); holds no tensor.
 
@@ -86,7 +94,7 @@ class CallForms:
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        # by scope; of most calls, which take one tensor, its number alone (see ``forms``)
+        # by scope; of most calls, which take one tensor, its number alone (see ``call_form``)
         self.given: dict[int, Any] = {}
         self.returned: dict[int, Any] = {}
         # calls without a form
@@ -152,16 +160,9 @@ class CallForms:
         self.open.clear()
 
     def forms(self) -> tuple[dict[int, Any], dict[int, Any]]:
-        """The arguments, ``(args, kwargs)``, and the results of the calls, by scope, once the run has ended."""
+        """The arguments (see ``call_form``) and the results of the calls, by scope, once the run has ended."""
         self._settle()
-        nothing = Form(dict, (), ())
-        given = {
-            scope: Form(tuple, (0, 1), (Form(tuple, (0,), (TensorLeaf(form),)), nothing))
-            if type(form) is int
-            else form
-            for scope, form in self.given.items()
-        }
-        return given, self.returned
+        return self.given, self.returned
 
     def _follow(self, forms: dict[int, Any], scope: int, item: Any) -> None:
         """Note the tensors of a call that no operation has seen by its end, as where the call returns its input."""
