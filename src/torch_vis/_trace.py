@@ -866,7 +866,7 @@ class Trace(HeldRun):
         """
         from torch_vis.exporters.operations import to_networkx
 
-        return to_networkx(self.graph, self.metrics)
+        return to_networkx(self)
 
     def to_pandas(self) -> pandas.DataFrame:
         """One row per operation, with every metric, as a pandas ``DataFrame``.
@@ -877,7 +877,7 @@ class Trace(HeldRun):
         """
         from torch_vis.exporters.operations import to_pandas
 
-        return to_pandas(self.graph, self.metrics)
+        return to_pandas(self)
 
     def _repr_html_(self) -> str:
         from torch_vis.views.page.show import notebook_html

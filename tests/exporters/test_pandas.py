@@ -11,12 +11,13 @@ from tests.kit.graphs import empty_graph, one_node_graph, training_graph, traini
 from torch_vis.errors import MissingExtra
 from torch_vis.exporters.operations import to_pandas
 from torch_vis.graph import Graph, Metrics
+from torch_vis.graph.run import Run
 
 pd = pytest.importorskip("pandas")
 
 
 def test_one_row_for_each_operation() -> None:
-    frame = to_pandas(training_graph(), training_metrics())
+    frame = to_pandas(Run(training_graph(), training_metrics()))
     assert frame.index.name == "node" and len(frame) == 5
     row = frame.loc[1]
     assert (row["op"], row["name"], row["phase"]) == ("aten::addmm", "addmm", "forward")
@@ -26,7 +27,7 @@ def test_one_row_for_each_operation() -> None:
 
 
 def test_what_is_not_known_is_na() -> None:
-    frame = to_pandas(training_graph(), training_metrics())
+    frame = to_pandas(Run(training_graph(), training_metrics()))
     assert frame["flops"].isna().tolist() == [False, False, True, False, False]
     assert frame["flops"].sum() == 56
     assert frame["link"].isna().tolist() == [True, True, True, True, False] and frame["link"][4] == 3
@@ -34,14 +35,14 @@ def test_what_is_not_known_is_na() -> None:
 
 
 def test_metrics_of_nodes_are_columns_and_can_be_summed_by_module() -> None:
-    frame = to_pandas(training_graph(), training_metrics())
+    frame = to_pandas(Run(training_graph(), training_metrics()))
     assert frame.groupby("path")["time_ns"].sum().to_dict() == {"": 25, "fc": 20}
     assert "scope_time_ns" not in frame
 
 
 @pytest.mark.parametrize(("make", "rows"), [(empty_graph, 0), (one_node_graph, 1)])
 def test_small_graphs(make: Callable[[], Graph], rows: int) -> None:
-    frame = to_pandas(make(), Metrics())
+    frame = to_pandas(Run(make(), Metrics()))
     assert len(frame) == rows and "input_shapes" in frame
 
 
@@ -50,4 +51,4 @@ def test_without_pandas_the_error_holds_the_pip_line(monkeypatch: pytest.MonkeyP
     with pytest.raises(
         MissingExtra, match=r"pandas is not installed; run: pip install 'torch-vis\[pandas\]'"
     ):
-        to_pandas(training_graph(), Metrics())
+        to_pandas(Run(training_graph(), Metrics()))

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from torch_vis.errors import optional
-from torch_vis.graph import Column, Graph, Metrics
+from torch_vis.graph import Column, Graph
 from torch_vis.graph.call import short_name
+from torch_vis.graph.run import Run
 from torch_vis.graph.schema import Kind, Phase
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def links(graph: Graph) -> Iterator[Link]:
             yield Link(source, f"result:{result.index}", value, kind)
 
 
-def to_pandas(graph: Graph, metrics: Metrics) -> pandas.DataFrame:
+def to_pandas(run: Run) -> pandas.DataFrame:
     """A ``pandas.DataFrame`` with one row for each operation and a column for each metric; what is not known is NA.
 
     ``shape`` and ``dtype`` are those of the first tensor that the operation makes.
@@ -102,13 +103,14 @@ def to_pandas(graph: Graph, metrics: Metrics) -> pandas.DataFrame:
     >>> frame[["name", "module", "shape"]].values.tolist()
     [['t', 'Linear', (3, 2)], ['addmm', 'Linear', (1, 2)]]
     """
+    graph = run.graph
     with optional("pandas"):
         import pandas as pd
 
     frame: dict[str, Any] = {}
     for name, (cells, known) in operations(graph).items():
         frame[name] = cells if known is None else _optional(pd, cells, known)
-    for name, column in metrics.items():
+    for name, column in run.metrics.items():
         if column.along == "node":
             frame[name] = _metric(pd, column)
     return pd.DataFrame(frame, index=pd.RangeIndex(len(graph), name="node"))
@@ -126,7 +128,7 @@ def _metric(pd: Any, column: Column) -> Any:
     return array(column.values.copy(), ~column.known)
 
 
-def to_networkx(graph: Graph, metrics: Metrics) -> networkx.MultiDiGraph:
+def to_networkx(run: Run) -> networkx.MultiDiGraph:
     """A ``networkx.MultiDiGraph`` with an edge for every tensor that passes from one node to another.
 
     Operations are keyed by their number and have ``kind="operation"``; a tensor from outside is ``"value:12"`` with its
@@ -137,10 +139,11 @@ def to_networkx(graph: Graph, metrics: Metrics) -> networkx.MultiDiGraph:
     >>> sorted(g.nodes[source]["name"] for source in g.predecessors(1))
     ['bias', 'input', 't']
     """
+    graph = run.graph
     with optional("networkx"):
         import networkx as nx
     digraph = nx.MultiDiGraph()
-    digraph.add_nodes_from(_operations(graph, metrics))
+    digraph.add_nodes_from(_operations(run))
     digraph.add_nodes_from(_outside(graph))
     digraph.add_nodes_from(
         (f"result:{result.index}", {"kind": result.kind, "name": result.name, "shape": result.value.shape})
@@ -150,10 +153,10 @@ def to_networkx(graph: Graph, metrics: Metrics) -> networkx.MultiDiGraph:
     return digraph
 
 
-def _operations(graph: Graph, metrics: Metrics) -> list[tuple[int, dict[str, Any]]]:
-    columns = {name: column for name, column in metrics.items() if column.along == "node"}
+def _operations(run: Run) -> list[tuple[int, dict[str, Any]]]:
+    columns = {name: column for name, column in run.metrics.items() if column.along == "node"}
     nodes = []
-    for node in graph.nodes:
+    for node in run.graph.nodes:
         outputs = [value.type for value in node.outputs]
         site = node.site
         nodes.append(

@@ -33,7 +33,7 @@ def timed(trace: tv.Trace, ns: int) -> Metrics:
 
 
 def bounds(trace: tv.Trace) -> list[str]:
-    found = roofline(trace.graph, timed(trace, 10**6), PLAIN)
+    found = roofline(Run(trace.graph, timed(trace, 10**6)), PLAIN)
     return [BOUND[code] for code in found.bound]
 
 
@@ -47,7 +47,7 @@ def test_what_bounds_an_operation() -> None:
 
 def test_the_share_is_the_time_at_the_roof_over_the_time_measured() -> None:
     trace = tv.trace(torch.mm, torch.ones(64, 64), torch.ones(64, 64))
-    found = roofline(trace.graph, timed(trace, 4 * 2 * 64**3), PLAIN)
+    found = roofline(Run(trace.graph, timed(trace, 4 * 2 * 64**3)), PLAIN)
     assert found.peak_share[0] == pytest.approx(0.25)
     assert found.intensity[0] == pytest.approx(2 * 64**3 / (3 * 64 * 64 * 4))
 
@@ -55,21 +55,21 @@ def test_the_share_is_the_time_at_the_roof_over_the_time_measured() -> None:
 def test_each_element_type_has_its_own_roof() -> None:
     def ideal(dtype: torch.dtype) -> float:
         trace = tv.trace(torch.mm, torch.ones(64, 64, dtype=dtype), torch.ones(64, 64, dtype=dtype))
-        return float(roofline(trace.graph, trace.metrics, PLAIN).ideal_ns[0])
+        return float(roofline(trace, PLAIN).ideal_ns[0])
 
     assert ideal(torch.float32) == 4 * ideal(torch.bfloat16)
     data, weight = torch.ones(1, 8, 16, 16), torch.ones(8, 8, 3, 3)
     conv = tv.trace(lambda x, w: torch.conv2d(x, w, padding=1), data, weight)
     flops = conv.metrics["flops"].total()
     assert flops is not None
-    found = roofline(conv.graph, conv.metrics, PLAIN)
+    found = roofline(conv, PLAIN)
     assert np.nanmax(found.ideal_ns) == pytest.approx(flops / 2)  # torch lets convolutions use tf32
 
 
 def test_kernel_times_count_where_they_were_measured() -> None:
     trace = tv.trace(torch.mm, torch.ones(64, 64), torch.ones(64, 64))
     kernels = trace.metrics.with_column(Column("kernel_ns", np.array([2 * 2 * 64**3])))
-    found = roofline(trace.graph, kernels, PLAIN)
+    found = roofline(Run(trace.graph, kernels), PLAIN)
     assert found.measured == "kernel_ns" and found.peak_share[0] == pytest.approx(0.5)
 
 

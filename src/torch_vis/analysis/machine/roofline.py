@@ -20,7 +20,7 @@ from torch_vis.analysis.machine.hardware import Hardware
 from torch_vis.analysis.machine.kernel_model import ARITHMETIC
 from torch_vis.analysis.report import Charts, LowerBoundShare, Report, least, summed
 from torch_vis.errors import UsageError
-from torch_vis.graph import Column, Graph, Metrics
+from torch_vis.graph import Column
 from torch_vis.graph.module_table import own_operations
 from torch_vis.graph.run import Run
 from torch_vis.graph.text import count, duration, many, size
@@ -33,8 +33,7 @@ from torch_vis.views.text.table_layout import Field, Listing
 
 if TYPE_CHECKING:
     from torch_vis.analysis.machine.hardware import Hardware
-    from torch_vis.graph.graph import Graph
-    from torch_vis.graph.metrics import Column, Metrics
+    from torch_vis.graph.metrics import Column
 
 VIEW = KINDS.index("view")
 BOUND = ("none", "compute", "memory", "overhead")
@@ -72,7 +71,7 @@ class Roofline(NamedTuple):
         )
 
 
-def roofline(graph: Graph, metrics: Metrics, hardware: Hardware) -> Roofline:
+def roofline(run: Run, hardware: Hardware) -> Roofline:
     """Every operation of a run against a machine's roofs.
 
     The time is that of kernels (``kernel_ns``) where it was measured, and of operations (``time_ns``) otherwise.
@@ -80,10 +79,11 @@ def roofline(graph: Graph, metrics: Metrics, hardware: Hardware) -> Roofline:
     >>> import torch, torch_vis as tv
     >>> from torch_vis.analysis.machine.hardware import find_hardware
     >>> t = tv.trace(torch.relu, torch.ones(4_000_000))
-    >>> found = roofline(t.graph, t.metrics, find_hardware("epyc-9654"))
+    >>> found = roofline(t, find_hardware("epyc-9654"))
     >>> BOUND[found.bound[0]], float(found.intensity[0])
     ('memory', 0.0)
     """
+    graph, metrics = run.graph, run.metrics
     measured = "kernel_ns" if "kernel_ns" in metrics else "time_ns"
     if measured not in metrics:
         raise UsageError(
@@ -208,14 +208,14 @@ class RooflineReport(Report):
     title = "Roofline"
 
     def __init__(self, run: Run, hardware: Any = None) -> None:
-        graph, metrics = run.graph, run.metrics
+        graph = run.graph
         if not len(graph):
             raise UsageError("this trace has no operations, so there is nothing to set against a roofline")
         self.graph = graph
         """The graph of the run."""
         self.hardware = profile(machine(hardware, devices=run.meta.get("devices", ())))
         """The device whose roofs these are."""
-        self.roofline = roofline(graph, metrics, self.hardware)
+        self.roofline = roofline(run, self.hardware)
         """The figures of every operation."""
 
     @property
