@@ -491,3 +491,44 @@ def test_modules_nested_deep_are_walked_once(monkeypatch: pytest.MonkeyPatch) ->
     )
     trace = tv.trace(model, torch.ones(1, 2), repeat=2)
     assert trace.meta["plain_wall_ns"] > 0 and len(asked) < 10
+
+
+class ProfilerEvent:
+    """One event of torch's profiler, of the name, number and time given."""
+
+    def __init__(
+        self, name: str, number: int, start: int, stop: int, *, linked: int = 0, device: str = "CPU"
+    ) -> None:
+        self.facts: dict[str, Any] = {
+            "name": name, "correlation_id": number, "start_ns": start, "end_ns": stop,
+            "linked_correlation_id": linked, "device_index": 0, "device_resource_id": 7, "start_thread_id": 1,
+            "sequence_nr": -1, "is_async": False, "is_user_annotation": False,
+            "device_type": getattr(torch._C._autograd.DeviceType, device),
+        }  # fmt: skip
+
+    def __getattr__(self, name: str) -> Any:
+        fact = self.facts[name]
+        return lambda: fact
+
+
+class ProfilerResults:
+    """Two operations; a call of CUDA's between them has the number of the first."""
+
+    def events(self) -> list[ProfilerEvent]:
+        return [
+            ProfilerEvent("aten::mm", 41, 100, 200),
+            ProfilerEvent("cudaLaunchKernel", 38, 120, 140, linked=41),
+            ProfilerEvent("matmul_kernel", 38, 500, 900, linked=41, device="CUDA"),
+            ProfilerEvent("cudaEventRecordWithFlags", 41, 210, 220),
+            ProfilerEvent("aten::add", 42, 300, 400),
+            ProfilerEvent("add_kernel", 44, 900, 950, linked=42, device="CUDA"),
+        ]
+
+
+def test_calls_of_the_device_are_numbered_by_themselves() -> None:
+    timeline = profiler_events._read(ProfilerResults(), 0, 0)
+    nodes = {"aten::mm": 0, "aten::add": 1}
+    owner = np.array([nodes.get(timeline.names[name], -1) for name in timeline.name])
+    run = repeat._run(timeline, owner, np.arange(2))
+    assert [run.names[name] for name in run.device[:, 0]] == ["matmul_kernel", "add_kernel"]
+    assert run.node.tolist() == [0, 1]

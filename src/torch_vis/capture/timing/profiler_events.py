@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import time
 from bisect import bisect_left
 from collections import defaultdict
@@ -35,6 +36,10 @@ QUIET = "99"
 TEARDOWN = "TEARDOWN_CUPTI"  # "1": the profiler's library lets go of the device at the end of a block
 DETACHABLE = (12, 6)  # the first CUDA in which it can, with captured CUDA graphs about
 DETACHING_CALLS = 30
+# calls of CUDA and HIP, and what the profiler notes of its own work
+OF_DEVICE = re.compile(
+    r"(cuda|cu|hip)[A-Z]\w*|INVALID|Activity Buffer Request|Lazy Function Loading|Runtime Triggered Module Loading"
+)
 TRIES, SPINS, WARM = 5, 1000, 16
 
 
@@ -228,14 +233,22 @@ def _read(results: Any, clock_offset_ns: int, begun: int) -> Timeline:
         elif name in WAITS:
             waits.append((number, start, stop, event.linked_correlation_id()))
         elif not event.is_async() and start >= begun:
-            row = (event.start_thread_id(), start, -stop, event.correlation_id(), number, event.sequence_nr())
-            host.append(row)
+            own = 0 if _is_of_device(event) else event.correlation_id()
+            host.append((event.start_thread_id(), start, -stop, own, number, event.sequence_nr()))
     host.sort()
     thread, begin, end, linked, name_of, sequence = table(host, 6).T
     device.sort(key=lambda row: row[1])
     return Timeline(
         list(names), thread, begin, -end, name_of, linked, sequence, table(waits, 4), table(device, 6)
     )
+
+
+def _is_of_device(event: Any) -> bool:
+    """Whether an event is a call of the device's library or the profiler's own: they are numbered by themselves.
+
+    Some have the numbers of operations, and what such an operation launched would count as theirs.
+    """
+    return event.linked_correlation_id() > 0 or OF_DEVICE.fullmatch(event.name()) is not None
 
 
 class Match(NamedTuple):
