@@ -228,6 +228,10 @@ def test_every_report_gives_its_numbers_by_the_same_names() -> None:
         assert {"facts", "text", "notes"} <= data.keys(), type(report).__name__
         assert all(type(number) in (int, float, bool, type(None)) for number in data["facts"].values())
         assert data["text"] == {name: str(fact) for name, fact in report.facts().items()}
+        # and print ends with how to get them
+        end = " ".join(str(report).split("\n\n")[-1].split())
+        assert "to_dict() has all" in end, type(report).__name__
+        assert ("to_pandas() the rows" in end) == bool(report.listings()), type(report).__name__
 
 
 def test_the_reference_has_every_public_name() -> None:
