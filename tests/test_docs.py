@@ -228,6 +228,10 @@ def test_every_report_gives_its_numbers_by_the_same_names() -> None:
         assert {"facts", "text", "notes"} <= data.keys(), type(report).__name__
         assert all(type(number) in (int, float, bool, type(None)) for number in data["facts"].values())
         assert data["text"] == {name: str(fact) for name, fact in report.facts().items()}
+        # and print ends with how to get them
+        end = " ".join(str(report).split("\n\n")[-1].split())
+        assert "to_dict() has all" in end, type(report).__name__
+        assert ("to_pandas() the rows" in end) == bool(report.listings()), type(report).__name__
 
 
 def test_the_reference_has_every_public_name() -> None:
@@ -271,6 +275,10 @@ def test_what_the_reference_lists_is_on_its_pages() -> None:
     lines = set(re.findall(r"^\.\. auto\w+:: (\S+)", text, re.M))
     for entry in reference().public_names():
         assert reference().path_of(entry.target) in lines, entry.name
+        if callable(entry.target):
+            said = vars(entry.target).get("__doc__") if isinstance(entry.target, type) else entry.target.__doc__
+            signature = f"{getattr(entry.target, '__name__', '')}("  # all that a NamedTuple says of itself
+            assert said and not said.startswith(signature), f"nothing is said of {entry.name}"
     for cls in (*reference().reports(), *reference().errors()):
         assert reference().path_of(cls) in lines, cls
     for name in COMMANDS:

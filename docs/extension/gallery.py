@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import html
+import linecache
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 FOLDER = "gallery_pages"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+# A page as it opens in a window of this size, drawn at half of it, in the colours of each theme of the site.
+WINDOW = ("--window-size=1280,800", "--force-device-scale-factor=0.5", "--hide-scrollbars")
+THEMES = {"light": (), "dark": ("--force-dark-mode",)}
 
 
 class Exhibit(NamedTuple):
@@ -224,16 +233,56 @@ def write(app: Any, config: Any = None) -> None:
         if app.config.nb_execution_mode == "off":
             path.touch()
         elif not path.exists():
-            exhibit.make().save(path)
+            save(exhibit.make(), path)
+            draw(path)
+
+
+def save(run: Any, path: Path) -> None:
+    """Write a page without the folders of this machine, but with the lines of the programs, which are everybody's."""
+    from torch_vis.graph.run import without_source
+
+    for trace in (run.a, run.b) if hasattr(run, "alignment") else (run,):
+        for here, sent in zip(trace.graph.sites, without_source(trace).graph.sites):
+            # where a page looks first for the lines of a file
+            linecache.cache[sent.file] = (0, None, linecache.getlines(here.file), sent.file)
+    run.save(path, source=False)
+
+
+def draw(page: Path) -> None:
+    """A small picture of a page for each theme; none where there is no browser, or where it cannot draw."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    for theme, options in THEMES.items() if browser else ():
+        with tempfile.TemporaryDirectory() as profile:
+            command = [str(browser), "--headless=new", "--no-sandbox", "--disable-gpu", *WINDOW, *options]
+            command += [f"--user-data-dir={profile}", "--disable-dev-shm-usage", "--virtual-time-budget=5000"]
+            command += [f"--screenshot={thumbnail(page, theme)}", page.as_uri()]
+            try:
+                subprocess.run(command, capture_output=True, timeout=120, check=False)
+            except (OSError, subprocess.TimeoutExpired):
+                return
+
+
+def thumbnail(page: Path, theme: str) -> Path:
+    return page.with_name(f"{page.stem}-{theme}.png")
 
 
 def fill(app: Any, docname: str, source: list[str]) -> None:
-    """The table of exhibits, in the page that asks for it."""
-    rows = [
-        f'| <a href="gallery/{name}.html">{exhibit.title}</a> | {exhibit.look} |'
-        for name, exhibit in EXHIBITS.items()
-    ]
-    source[0] = source[0].replace("@EXHIBITS@", "\n".join(["| page | look at |", "|---|---|", *rows]))
+    """The exhibits, each with its picture where it has one, in the page that asks for them."""
+    if "@EXHIBITS@" in source[0]:
+        folder = Path(app.srcdir) / FOLDER / "gallery"
+        cards = [card(folder / f"{name}.html", exhibit) for name, exhibit in EXHIBITS.items()]
+        source[0] = source[0].replace("@EXHIBITS@", "\n".join(['<div class="gallery">', *cards, "</div>"]))
+
+
+def card(page: Path, exhibit: Exhibit) -> str:
+    """What leads to a page: its picture, its title and what to look at, in one line of HTML."""
+    pictures = "".join(
+        f'<img class="only-{theme}" src="gallery/{picture.name}" alt="" width="640" height="400" loading="lazy">'
+        for theme in THEMES
+        if (picture := thumbnail(page, theme)).exists()
+    )
+    title, look = html.escape(exhibit.title), html.escape(exhibit.look)
+    return f'<a href="gallery/{page.name}">{pictures}<b>{title}</b><span>{look}</span></a>'
 
 
 def setup(app: Any) -> dict[str, Any]:

@@ -1,13 +1,15 @@
-"""Ends the build if a page of the site leads nowhere, or would fetch something from elsewhere when it is read."""
+"""Ends the build if a page leads nowhere, would fetch something when it is read, or names a folder of this machine."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from kernels import folders
 from sphinx.errors import ExtensionError
 
 # What is fetched when a page is opened; a link that a reader may follow is another thing.
@@ -55,11 +57,21 @@ def problems(site: Path) -> Iterator[str]:
                     yield f"{path.relative_to(site)} leads to {address}, and there is no such anchor"
 
 
+def foreign(site: Path, folder: re.Pattern[str]) -> Iterator[str]:
+    """A line for each page that names a folder of the machine that built it."""
+    for path in site.rglob("*.html"):
+        for named in folder.findall(path.read_text(encoding="utf-8")):
+            yield f"{path.relative_to(site)} names {named}, a folder of this machine"
+
+
 def check(app: Any, error: Exception | None) -> None:
     if error is None and app.builder.format == "html":
-        lines = sorted(set(problems(Path(app.outdir).resolve())))
+        site = Path(app.outdir).resolve()
+        lines = sorted({*problems(site), *foreign(site, folders(app))})
         if lines:
-            raise ExtensionError("\n".join(["the site has links that are broken:", *lines[:40]]))
+            raise ExtensionError(
+                "\n".join(["the site has links that are broken, or names of folders:", *lines[:40]])
+            )
 
 
 def setup(app: Any) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Statistics of activations, taken batch by batch and equal to those of all at once.
+"""Statistics of activations, taken batch by batch and equal to those of all at once. Features lie along the last
+dimension, and every vector along it is a row: of ``[batch, token, feature]`` the mean is ``[feature]``. ``dim=1`` names
+another dimension (channels of pictures, say); with ``dim=None`` all of a sample is one row. Quantiles and histograms
+are of single numbers.
 
 A function takes an array of ``tv.open_activations``, a tensor, or batches; a class takes batches by ``update``, or is
 given to ``tv.extract(model, loader, stats={name: …})``, so that nothing is written.

@@ -5,7 +5,10 @@ from __future__ import annotations
 import collections
 import dataclasses
 import inspect
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -303,6 +306,19 @@ def test_the_users_source_line_exactly() -> None:
         "add": 7,
     }
     assert sites["mul"].function.endswith("test_the_users_source_line_exactly.<locals>.f")
+
+
+def test_what_starts_our_command_is_no_line_of_the_users(tmp_path: Path) -> None:
+    """The program ``torch-vis`` that pip writes is what is left on the stack of a model of torch's own modules."""
+    launcher = tmp_path / "torch-vis"
+    launcher.write_text(
+        f"import sys\nsys.path[:] = {sys.path!r}\nfrom torch_vis.cli.main import main\nsys.exit(main())\n"
+    )
+    (tmp_path / "net.py").write_text("import torch\ndef make():\n    return torch.nn.Linear(8, 2)\n")
+    words = ["trace", "net.py:make", "--input", "2x8", "-o", "net.tvz"]
+    subprocess.run([sys.executable, str(launcher), *words], cwd=tmp_path, check=True, capture_output=True)
+    t = tv.load(tmp_path / "net.tvz")
+    assert [node.site for node in t.graph.nodes] == [None] * len(t.graph)
 
 
 def test_library_modules_are_at_the_line_that_called_them() -> None:

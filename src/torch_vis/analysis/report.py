@@ -162,9 +162,11 @@ class Report(Renamed):
             lines.append(
                 f"charts: {inert(', '.join(charts))}; figure() draws the first, figure(chart={charts[1]!r}) another"
             )
-        if figures:
-            named = and_more([f".{name}" for name in figures], MOST_NAMES)
-            lines.append(f"numbers: {named}; to_dict() has all, to_pandas() the rows")
+        has_rows = bool(self.listings())
+        if figures or has_rows:
+            named = and_more([f".{name}" for name in figures], MOST_NAMES) + "; " if figures else ""
+            rows = ", to_pandas() the rows" if has_rows else ""
+            lines.append(f"numbers: {named}to_dict() has all{rows}")
         wrapped = [part for line in lines for part in wrap(line, 120, subsequent_indent="  ")]
         return "\n".join([self.table(), *([""] if wrapped else []), *wrapped])
 

@@ -455,6 +455,9 @@ def _replicate(undo: Undo, replicas: Any, fake: Any) -> None:
 
 def _pass_shapes_on(undo: Undo, schedules: Any, stages: Any, shapes: StageShapes) -> None:
     """Stages of a pipeline vote on how they learn their shapes, and tell each other: here through ``shapes``."""
+    if not hasattr(schedules, "InferenceMode"):
+        undo.set(stages.PipelineStage, "_shape_inference", _refuse_unknown_shapes)
+        return
     mode, stage_kind = schedules.InferenceMode, stages.PipelineStage
     first = schedules._PipelineSchedule._warmup_p2p
 
@@ -487,6 +490,15 @@ def _pass_shapes_on(undo: Undo, schedules: Any, stages: Any, shapes: StageShapes
     undo.set(schedules._PipelineSchedule, "_warmup_p2p", vote)
     undo.set(stage_kind, "_send_meta", send)
     undo.set(stage_kind, "_recv_meta", receive)
+
+
+@leave_alone
+def _refuse_unknown_shapes(stage: Any, *_: Any) -> None:
+    """An older torch, in which a stage sends its shapes to the next as objects."""
+    raise UsageError(
+        f"stage {stage.stage_index} of the pipeline is to learn its shapes from another rank, which cannot be simulated "
+        f"with torch {torch.__version__}: give PipelineStage input_args and output_args, or use a newer torch"
+    )
 
 
 # ---------------------------------------------------------------- what a program builds and asks for

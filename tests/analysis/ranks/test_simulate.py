@@ -260,6 +260,27 @@ def test_each_stage_is_traced_and_a_pipeline_has_its_bubble() -> None:
     assert talk(alone[4]) == talk(w[4])
 
 
+def test_with_an_older_torch_only_pipelines_of_unknown_shapes_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In torch 2.11 stages tell each other their shapes in another way; all else is simulated there."""
+    from torch.distributed.pipelining import PipelineStage, schedules
+
+    def learn(stage: Any, args: Any) -> None: ...
+
+    monkeypatch.delattr(schedules, "InferenceMode")
+    monkeypatch.setattr(PipelineStage, "_shape_inference", learn, raising=False)
+    assert not tv.simulate(lambda mesh: lambda x: x.sum(), torch.ones(2), mesh={"dp": 2}).problems
+    assert PipelineStage._shape_inference is learn
+
+    def stage_that_learns(mesh: Any) -> Any:
+        stage = PipelineStage(nn.Linear(2, 2), 0, 1, torch.device("cpu"), group=mesh["pp"].get_group())
+        return lambda x: stage._shape_inference((x,))
+
+    with pytest.raises(UsageError, match=r"stage 0 .* give PipelineStage input_args and output_args"):
+        tv.simulate(stage_that_learns, torch.ones(2), mesh={"pp": 1})
+
+
 def test_slower_links_are_exposed() -> None:
     x = torch.ones(2, 3, 32)
     slow, fast = (

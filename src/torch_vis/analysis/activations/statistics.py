@@ -101,7 +101,7 @@ class Statistic:
 
 
 class Mean(Statistic):
-    """The mean of every feature.
+    """The mean of every feature: of each place along ``dim``, over all other dimensions.
 
     >>> import torch, torch_vis as tv
     >>> tv.stats.Mean().over([torch.tensor([[1.0], [2.0]]), torch.tensor([[6.0]])])
@@ -166,7 +166,7 @@ class Comoments:
 
 
 class Covariance(Statistic):
-    """How features vary together, as a matrix.
+    """How features vary together, as a matrix; features lie along ``dim``.
 
     >>> import torch, torch_vis as tv
     >>> rows = torch.randn(100, 3)
@@ -208,7 +208,7 @@ class Principal(NamedTuple):
 
 
 class PCA(Covariance):
-    """The directions in which activations vary most.
+    """The directions in which activations vary most; features lie along ``dim``.
 
     >>> import torch, torch_vis as tv
     >>> torch.manual_seed(0)
@@ -479,6 +479,9 @@ class CKA(Statistic):
 def mean(source: Source, *, dim: int | None = -1) -> torch.Tensor:
     """The mean of every feature over all rows of a source, in float64.
 
+    Features lie along ``dim``, the last dimension by default: samples, tokens and whatever else a source has are rows.
+    With ``dim=None`` only samples are, and the mean has the length of all that one sample has.
+
     >>> import torch, torch_vis as tv
     >>> tv.stats.mean([torch.ones(2, 3), torch.zeros(2, 3)])
     tensor([0.5000, 0.5000, 0.5000], dtype=torch.float64)
@@ -488,6 +491,8 @@ def mean(source: Source, *, dim: int | None = -1) -> torch.Tensor:
 
 def covariance(source: Source, *, dim: int | None = -1, correction: int = 1) -> torch.Tensor:
     """How features vary together over all rows of a source, as a matrix in float64.
+
+    Features lie along ``dim``, as for ``mean``.
 
     >>> import torch, torch_vis as tv
     >>> tv.stats.covariance(torch.tensor([[1.0, 0.0], [3.0, 0.0]]))
@@ -499,6 +504,8 @@ def covariance(source: Source, *, dim: int | None = -1, correction: int = 1) -> 
 
 def pca(source: Source, count: int | None = None, *, dim: int | None = -1) -> Principal:
     """The directions in which rows of a source vary most; ``project`` of the result gives coordinates along them.
+
+    Features lie along ``dim``, as for ``mean``.
 
     >>> import torch, torch_vis as tv
     >>> principal = tv.stats.pca(torch.tensor([[1.0, 0.0], [3.0, 0.0], [2.0, 0.5]]), 1)
@@ -532,6 +539,8 @@ def histogram(
 
 def cka(a: Source, b: Source, *, dim: int | None = -1) -> float:
     """How alike two activations of the same samples are, from 0 to 1: linear centred kernel alignment.
+
+    Features lie along ``dim``, as for ``mean``.
 
     >>> import torch, torch_vis as tv
     >>> tv.stats.cka(torch.tensor([[0.0], [1.0], [0.0], [1.0]]), torch.tensor([[0.0], [0.0], [1.0], [1.0]]))

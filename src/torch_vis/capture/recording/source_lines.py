@@ -22,8 +22,13 @@ OURS = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 INDUCTOR = f"{os.sep}torchinductor_"
 PROMPTS = ("<stdin>", "<ipython", "<doctest", "<string>")
 RESUMED = re.compile(r"torch_dynamo_resume_in_(.*)_at_\d+$")
-# wrap functions of torch that are deprecated, and the ends of its blocks
-WRAPPERS = (f"{os.sep}typing_extensions.py", os.path.abspath(contextlib.__file__))
+# wrap functions of torch that are deprecated, and the ends of its blocks; what an installer writes to start our command
+WRAPPERS = (
+    f"{os.sep}typing_extensions.py",
+    os.path.abspath(contextlib.__file__),
+    f"{os.sep}torch-vis",
+    os.path.join(f"{os.sep}torch-vis.exe", "__main__.py"),
+)
 PROPAGATION = os.path.join(TORCH, "distributed", "tensor", "_sharding_prop.py")
 AUTOGRAD = os.path.join(TORCH, "autograd", "__init__.py")
 # where the public functions are that are written in Python
