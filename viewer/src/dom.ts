@@ -57,3 +57,8 @@ export function showFailure(error: unknown): never {
   );
   throw error;
 }
+
+/** Let the page draw and answer before the next piece of work. */
+export function pause(): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve));
+}

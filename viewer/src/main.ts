@@ -4,7 +4,7 @@ import { App } from "./app.ts";
 import { inflate, unpack } from "./data/decode.ts";
 import { Run } from "./data/run.ts";
 import type { Tables } from "./data/tables.ts";
-import { h, showFailure } from "./dom.ts";
+import { h, pause, showFailure } from "./dom.ts";
 import { Port } from "./port.ts";
 import { Shell } from "./shell.ts";
 
@@ -27,12 +27,7 @@ async function begin(): Promise<void> {
   waiting.remove();
   // a page inside the page of several ranks is told what to show
   await shell.begin(location.hash || decodeURI(document.documentElement.dataset.view ?? ""));
-  window.torchVis.connect(app, shell, performance.now() - started);
-}
-
-/** Let the page draw and answer before the next piece of work. */
-function pause(): Promise<void> {
-  return new Promise((resolve) => setTimeout(resolve));
+  await window.torchVis.connect(app, shell, performance.now() - started);
 }
 
 window.torchVis = new Port();

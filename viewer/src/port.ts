@@ -159,8 +159,10 @@ export class Port {
     this.ready = new Promise((resolve) => (this.resolve = resolve));
   }
 
-  connect(app: App, shell: Shell, readMs: number): void {
+  /** The graph is drawn; the page is ready when the panel beside it is filled too. */
+  async connect(app: App, shell: Shell, readMs: number): Promise<void> {
     this.parts = { app, shell, readMs, drawnMs: performance.now() };
+    if (shell.tab === "summary") await shell.summary.show();
     this.isReady = true;
     this.resolve();
   }

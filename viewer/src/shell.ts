@@ -401,7 +401,7 @@ export class Shell {
     this.tab = name;
     for (const [other, tab] of this.tabs) tab.setAttribute("aria-selected", String(other === name));
     if (name === "modules") this.modules.show();
-    if (name === "summary") this.summary.show();
+    if (name === "summary" && this.app.scene) void this.summary.show();
     replace(
       this.side,
       { summary: this.summary.element, details: this.details.element, modules: this.modules.element }[name],

@@ -417,13 +417,20 @@ def test_the_first_panel_says_where_time_flops_and_memory_went(page: Page, trace
     titles = page.js("return [...document.querySelectorAll('.summary h3')].map(t => t.textContent)")
     assert titles[:4] == ["Time by phase", "Time by module", "Time by operator", "Time by line"]
     assert titles[-1] == "Machine"
-    row = "[...document.querySelectorAll('.summary .share.link')].find(r => /mm/.test(r.textContent))"
-    name = page.js(f"return {row}.querySelector('.name').textContent")
+    operators = {name for name, _ in dict(page.js(SHARES))["Time by operator"]}
+    assert "linear" in operators and not {"addmm", "t"} & operators, "functions as the program calls them"
+    row = "[...document.querySelectorAll('.summary .share.link')].find(r => /linear/.test(r.textContent))"
+    amount = page.js(f"return {row}.querySelector('.amount').textContent")
     page.js(f"{row}.click()")
     page.until("return P.state().heat === 'time_ns' && P.state().marked")
     found = page.js("return P.searchResults()")
-    names = [operation["name"] for operation in page.js("return P.operations()")]
-    assert found["total"] == names.count(name) > 0
+    # of each call its operations, and those of its gradient
+    own = [node.index for node in trace.graph.nodes if node.api == "linear"]
+    linked = [node.index for node in trace.graph.nodes if trace.graph.node_link[node.index] in own]
+    assert sorted(found["nodes"]) == sorted({*own, *linked}) and own and linked
+    assert amount.split(" · ")[0] == duration(
+        int(sum(trace.metrics["time_ns"][n] or 0 for n in {*own, *linked}))
+    )
 
     choose = (
         "[...document.querySelectorAll('.cost')].find(b => b.textContent.startsWith(arguments[0])).click()"

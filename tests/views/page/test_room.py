@@ -303,3 +303,14 @@ def test_what_is_told_and_what_is_outlined_are_the_same_after_a_repeat_shows_all
     assert page.js("return P.selection().id") == inner["id"]
     legend = page.text(".legend")
     assert "to consumers" in legend, "lines of the closed box that it is in are brought out"
+
+
+def test_what_was_drawn_at_once_is_not_drawn_again(page: Page) -> None:
+    drawn = page.driver.execute_async_script(
+        "const done = arguments[0], P = torchVis, of = document.querySelector('.graph').getContext('2d');"
+        "let count = 0; const fill = of.fillRect;"
+        "of.fillRect = (x, y, ...rest) => { count += Number(!x && !y); fill.call(of, x, y, ...rest); };"
+        "P.camera({...P.camera(), x: 3});"
+        "requestAnimationFrame(() => requestAnimationFrame(() => done(count)));"
+    )
+    assert drawn == 1

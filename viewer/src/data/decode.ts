@@ -55,13 +55,19 @@ export async function unpack(
 function unplane(bytes: Uint8Array, code: string, length: number): Column {
   const size = SIZE[code];
   if (size === 1) return code === "u1" ? bytes.slice() : new Int8Array(bytes.slice().buffer);
+  if (code === "i4") {
+    const whole = new Int32Array(length);
+    const [b, c, d] = [length, 2 * length, 3 * length];
+    for (let i = 0; i < length; i++)
+      whole[i] = bytes[i] | (bytes[b + i] << 8) | (bytes[c + i] << 16) | (bytes[d + i] << 24);
+    return whole;
+  }
   const mixed = new Uint8Array(bytes.length);
   for (let plane = 0; plane < size; plane++) {
     const from = plane * length;
     for (let i = 0, to = plane; i < length; i++, to += size) mixed[to] = bytes[from + i];
   }
-  if (code === "i2") return new Int16Array(mixed.buffer);
-  return code === "i4" ? new Int32Array(mixed.buffer) : new Float64Array(mixed.buffer);
+  return code === "i2" ? new Int16Array(mixed.buffer) : new Float64Array(mixed.buffer);
 }
 
 function summed(steps: Column, wide: boolean): Column {

@@ -11,7 +11,7 @@ export interface Test {
 }
 
 export const FIELDS: Record<string, string> = {
-  op: "operator, * and ? stand for anything",
+  op: "operator or function that it is called by, * and ? stand for anything",
   path: "module path or the end of one, with all that is inside",
   class: "module class, with all that is inside",
   phase: "forward, backward or optimizer",
@@ -32,7 +32,8 @@ export function fieldTest(run: Run, name: string, text: string): Test | string {
       const hit = run.tables.calls.map(
         (call, i) => match(run.callName[i]) || match(call[0]) || match(call[0].split(".")[0]),
       );
-      return { node: (node) => hit[run.nodeCall[node]] };
+      const called = run.operatorNames.map(match);
+      return { node: (node) => hit[run.nodeCall[node]] || called[run.operatorOf(node)] };
     }
     case "path": {
       const below = globbed(`*.${text}`); // the end of a path will do

@@ -3,6 +3,8 @@
 import type { Run } from "./run.ts";
 import { Flag } from "./schema.gen.ts";
 
+const known = new WeakMap<Run, Memory>();
+
 export class Memory {
   readonly birth: Int32Array;
   readonly death: Int32Array;
@@ -14,6 +16,13 @@ export class Memory {
   readonly live: ArrayLike<number>[];
   readonly total: Float64Array;
   readonly peak: number; // the operation
+
+  /** That of a run, added up once. */
+  static of(run: Run): Memory {
+    const result = known.get(run) ?? new Memory(run);
+    known.set(run, result);
+    return result;
+  }
 
   constructor(readonly run: Run) {
     const column = (name: string): ArrayLike<number> => run.columns.get(name) ?? [];

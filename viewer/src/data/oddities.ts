@@ -22,25 +22,23 @@ const LOOP_SHARE = 0.001; // of the time of the run
 const LARGE_SHARE = 0.2; // of the memory at the peak
 const PARAMETERS_NAMED = 3;
 
-export function oddities(run: Run): Oddity[] {
-  return [
-    ...looks(run),
-    ...loops(run),
-    ...ungraded(run),
-    ...numbers(run),
-    ...largeTemporary(run),
-    ...casts(run),
-    ...again(run),
-    ...tiny(run),
-  ];
+/** Each looks for one kind of them. */
+const KINDS = [looks, loops, ungraded, numbers, largeTemporary, casts, again, tiny];
+
+/** All of them; `pause` is waited for between one kind and the next. */
+export async function oddities(run: Run, pause: () => Promise<void> = async () => {}): Promise<Oddity[]> {
+  const results: Oddity[] = [];
+  for (const find of run.count ? KINDS : []) {
+    results.push(...find(run));
+    await pause();
+  }
+  return results;
 }
 
 /** "models.py:12" of an operation; "" where its line is not known. */
 export function lineText(run: Run, node: number): string {
   const site = run.nodeSite[run.dueTo(node)];
-  if (site < 0) return "";
-  const [file, line] = run.tables.sites[site];
-  return `${file.split(/[\\/]/).pop()}:${line}`;
+  return site < 0 ? "" : run.lines[site];
 }
 
 /** Lines on which Python looked at what a tensor holds. */
@@ -66,31 +64,37 @@ function looks(run: Run): Oddity[] {
 
 /** Operations of one line of one module, on tensors of the same types. */
 interface Turns {
+  number: number;
   nodes: number[];
-  isChained: boolean;
   time: number;
 }
 
 /** Loops in which no turn needs what another made, so that one call on all of it would do. */
 function loops(run: Run): Oddity[] {
-  const groups = new Map<string, Turns>();
-  const groupOf = new Map<number, Turns>();
+  const groups: Turns[] = [];
+  const byKey = new Map<number, Turns>();
+  const groupOf = new Int32Array(run.count).fill(-1);
+  const joined = new Joined();
+  const types = typeNumbers(run);
   for (let node = 0; node < run.count; node++) {
     const isOther = run.isView(node) || (run.nodeFlags[node] & Flag.ESCAPE) !== 0;
     const isStep = run.nodePhase[node] === Phase.FORWARD && run.nodeSite[node] >= 0 && !isOther;
-    const reads = isStep ? readTypes(run, node) : "";
-    if (!reads) continue;
-    const module = run.scopeModule[run.nodeScope[node]];
-    const key = [run.nodeSite[node], run.name(node), module, reads].join("|");
-    const turns = groups.get(key) ?? { nodes: [], isChained: false, time: 0 };
-    groups.set(key, turns);
-    groupOf.set(node, turns);
+    const reads = isStep ? readTypes(run, node, types, joined) : -1;
+    if (reads < 0) continue;
+    const place = joined.of(run.nodeSite[node], run.scopeModule[run.nodeScope[node]]);
+    const key = joined.of(joined.of(place, run.opIds[run.nodeCall[node]]), reads);
+    let turns = byKey.get(key);
+    if (!turns) {
+      byKey.set(key, (turns = { number: groups.length, nodes: [], time: 0 }));
+      groups.push(turns);
+    }
+    groupOf[node] = turns.number;
     turns.nodes.push(node);
     turns.time += run.metric("time_ns", node) ?? 0;
   }
   let total = 0;
   for (let node = 0; node < run.count; node++) total += run.metric("time_ns", node) ?? 0;
-  const long = [...groups.values()].filter(({ nodes, time }) => nodes.length >= LOOP && time >= LOOP_SHARE * total);
+  const long = groups.filter(({ nodes, time }) => nodes.length >= LOOP && time >= LOOP_SHARE * total);
   long.sort((a, b) => b.time - a.time);
   const free = long.slice(0, 2 * SHOWN).filter((turns) => !isChained(run, turns, groupOf));
   return free.slice(0, PARAMETERS_NAMED).map(({ nodes }) => {
@@ -105,24 +109,50 @@ function loops(run: Run): Oddity[] {
   });
 }
 
-/** The types of the tensors that an operation reads; "" for none. */
-function readTypes(run: Run, node: number): string {
-  const types: string[] = [];
+/** One number for every two, so that what several have in common can be told by a number. */
+class Joined {
+  private readonly numbers = new Map<number, number>();
+
+  of(a: number, b: number): number {
+    const key = a * 0x4000000 + b;
+    let result = this.numbers.get(key);
+    if (result === undefined) this.numbers.set(key, (result = this.numbers.size));
+    return result;
+  }
+}
+
+/** By type, a number for what is told of it: an element type and a shape. */
+function typeNumbers(run: Run): number[] {
+  const numbers = new Map<string, number>();
+  return run.tables.types.map((type) => {
+    const text = typeText(type);
+    if (!numbers.has(text)) numbers.set(text, numbers.size);
+    return numbers.get(text)!;
+  });
+}
+
+/** The types of the tensors that an operation reads, as one number; -1 for none. */
+function readTypes(run: Run, node: number, types: number[], joined: Joined): number {
+  let result = -1;
   for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++)
-    if (run.inKind[row] !== Kind.SHAPE) types.push(typeText(run.type(run.inValue[row])));
-  return types.join(" ");
+    if (run.inKind[row] !== Kind.SHAPE) result = joined.of(result + 1, types[run.valueType[run.inValue[row]]]);
+  return result;
 }
 
 /** Whether one of the operations needs another one's result, however far between. */
-function isChained(run: Run, { nodes }: Turns, groupOf: Map<number, Turns>): boolean {
-  const turns = groupOf.get(nodes[0]);
-  const last = nodes[nodes.length - 1];
-  const depends = new Set<number>();
-  for (let node = nodes[0]; node <= last; node++) {
-    const needs = run.producers(node).some((producer) => depends.has(producer));
-    const isTurn = groupOf.get(node) === turns;
+function isChained(run: Run, { nodes, number }: Turns, groupOf: Int32Array): boolean {
+  const [first, last] = [nodes[0], nodes[nodes.length - 1]];
+  const depends = new Uint8Array(last - first + 1);
+  const { inStart, inValue, inKind, producer } = run;
+  for (let node = first; node <= last; node++) {
+    let needs = false;
+    for (let row = inStart[node]; row < inStart[node + 1] && !needs; row++) {
+      const from = inKind[row] === Kind.SHAPE ? -1 : producer[inValue[row]];
+      needs = from >= first && depends[from - first] === 1;
+    }
+    const isTurn = groupOf[node] === number;
     if (needs && isTurn) return true;
-    if (needs || isTurn) depends.add(node);
+    if (needs || isTurn) depends[node - first] = 1;
   }
   return false;
 }
@@ -168,7 +198,7 @@ function numbers(run: Run): Oddity[] {
 
 /** The largest of what is alive at the peak and needed by one operation alone. */
 function largeTemporary(run: Run): Oddity[] {
-  const memory = new Memory(run);
+  const memory = Memory.of(run);
   if (!memory.isKnown || !run.count) return [];
   const { peak, total } = memory;
   const block = memory.alive(peak, peak).find((storage) => memory.words[memory.use[storage]] === "temporary");

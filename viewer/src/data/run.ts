@@ -48,6 +48,7 @@ export class Run {
   readonly nodeLink: Column;
   readonly nodePhase: Column;
   readonly nodeFlags: Column;
+  private readonly nodeApi: Column;
   /** Which operations are views that are looked through: worked out in Python, as roots are. */
   private readonly nodePassing: Column;
   /** For each value the one whose bytes it shows. */
@@ -103,6 +104,7 @@ export class Run {
     this.nodeLink = column("node_link");
     this.nodePhase = column("node_phase");
     this.nodeFlags = column("node_flags");
+    this.nodeApi = column("node_api");
     this.nodePassing = columns.get("node_passing") ?? new Int32Array(0);
     this.roots = columns.get("value_root") ?? new Int32Array(0);
     this.inStart = column("in_start");
@@ -141,10 +143,15 @@ export class Run {
       return data.names[name] ?? name;
     });
     const ids = new Map<string, number>();
-    this.opIds = Int32Array.from(this.callName, (name) => {
+    const numberOf = (name: string): number => {
       if (!ids.has(name)) ids.set(name, ids.size);
       return ids.get(name)!;
-    });
+    };
+    this.opIds = Int32Array.from(this.callName, numberOf);
+    this.functionIds = new Map(
+      [...new Set(this.nodeApi)].filter((name) => name >= 0).map((name) => [name, numberOf(this.tables.names[name])]),
+    );
+    this.operatorNames = [...ids.keys()];
   }
 
   /** Whether the recording added an operation to what the program did: to sum outputs, or to begin backward. */
@@ -276,6 +283,23 @@ export class Run {
     const forward = this.nodePhase[node] === Phase.BACKWARD ? this.nodeLink[node] : -1;
     return forward >= 0 && this.nodeSite[forward] >= 0 ? forward : node;
   }
+
+  /** What `operatorOf` counts: functions that the program called, then operators. */
+  readonly operatorNames: string[];
+  private readonly functionIds: Map<number, number>;
+
+  /** The function that the program called for an operation, or for what it is the gradient of; else its operator: a place in `operatorNames`. */
+  operatorOf(node: number): number {
+    const link = this.nodePhase[node] === Phase.BACKWARD ? this.nodeLink[node] : -1;
+    return this.functionIds.get(this.nodeApi[link >= 0 ? link : node]) ?? this.opIds[this.nodeCall[node]];
+  }
+
+  /** By source line, what it is called: "models.py:12". */
+  get lines(): string[] {
+    return (this.lineTexts ??= this.tables.sites.map(([file, line]) => `${file.split(/[\\/]/).pop()}:${line}`));
+  }
+
+  private lineTexts: string[] | null = null;
 
   /** Whether an operation of the backward pass adds gradients of one tensor up. */
   addsGradients(node: number): boolean {

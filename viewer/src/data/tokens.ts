@@ -27,7 +27,7 @@ export interface TokenTotals {
 /** The calls in order; none where the run does not write a text. */
 export function tokenSteps(run: Run): TokenStep[] {
   const calls = run.data.generation ?? [];
-  const memory = calls.length ? new Memory(run) : null;
+  const memory = calls.length ? Memory.of(run) : null;
   const cache = memory?.words.indexOf("KV cache") ?? -1;
   const sum = (name: string, from: number, to: number): number | null => {
     const metric = run.metrics.get(name);

@@ -97,7 +97,20 @@ export function mixed(stops: string[], share: number): string {
   return blend(stops[lower], stops[lower + 1], index - lower);
 }
 
+const blends = new Map<string, string>();
+const MOST_BLENDS = 4096;
+
 export function blend(a: string, b: string, share: number): string {
+  const key = `${a}${b}${share}`;
+  let result = blends.get(key);
+  if (result === undefined) {
+    if (blends.size >= MOST_BLENDS) blends.clear();
+    blends.set(key, (result = blended(a, b, share)));
+  }
+  return result;
+}
+
+function blended(a: string, b: string, share: number): string {
   const first = channels(a);
   const two = channels(b);
   const parts = first.map((c, i) =>

@@ -42,7 +42,7 @@ export class View {
   /** The size of the window when the first look began. */
   private begun = { w: 0, h: 0 };
   act: (zone: Zone["action"], box: Box) => void = () => {};
-  private queued = false;
+  private queued = 0;
   private flight = 0;
   private moved = false;
   private tipped: Box | null = null;
@@ -82,15 +82,13 @@ export class View {
   }
 
   redraw(): void {
-    if (this.queued) return;
-    this.queued = true;
-    requestAnimationFrame(() => {
-      this.queued = false;
-      this.drawNow();
-    });
+    this.queued ||= requestAnimationFrame(() => this.drawNow());
   }
 
   drawNow(): void {
+    // What was asked for before is drawn with it.
+    cancelAnimationFrame(this.queued);
+    this.queued = 0;
     const { scene } = this.app;
     if (!scene) return;
     const started = performance.now();

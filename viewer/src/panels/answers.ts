@@ -2,7 +2,7 @@
 
 import type { App } from "../app.ts";
 import { Memory } from "../data/memory.ts";
-import { lineText, oddities } from "../data/oddities.ts";
+import { oddities, type Oddity } from "../data/oddities.ts";
 import type { Run } from "../data/run.ts";
 import { PHASES, Role } from "../data/schema.gen.ts";
 import { shortened } from "../data/text.ts";
@@ -41,24 +41,37 @@ export class Answers {
   readonly element = h("div", { class: "answers" });
   /** Which of time, FLOPs and memory is shared out. */
   private chosen = "";
+  private readonly costs: Cost[] = [];
+  private odd: Oddity[] = [];
 
   constructor(
     readonly app: App,
     readonly ask: Ask,
   ) {}
 
-  show(): HTMLElement {
+  /** Add all of it up; `pause` is waited for between one part and the next. */
+  async fill(pause: () => Promise<void>): Promise<void> {
     const { run } = this.app;
-    const costs = run.count ? costsOf(run) : [];
+    for (const make of run.count ? COSTS : []) {
+      const cost = make(run);
+      if (cost) this.costs.push(cost);
+      await pause();
+    }
+    this.odd = await oddities(run, pause);
+    this.show();
+  }
+
+  private show(): void {
+    const { run } = this.app;
+    const { costs } = this;
     const cost = costs.find(({ label }) => label === this.chosen) ?? costs[0];
     replace(
       this.element,
       ...written(run),
       costs.length > 1 ? this.choice(costs, cost) : null,
       ...(cost ? this.lists(cost) : []),
-      ...odd(run, this.ask),
+      ...odd(this.odd, this.ask),
     );
-    return this.element;
   }
 
   private choice(costs: Cost[], chosen: Cost): HTMLElement {
@@ -104,11 +117,11 @@ function written(run: Run): HTMLElement[] {
   return steps.length ? [section("Tokens", h("p", { class: "sub" }, totalsText(tokenTotals(steps))))] : [];
 }
 
-function costsOf(run: Run): Cost[] {
-  return [costOf(run, "time", "time_ns", duration), costOf(run, "FLOPs", "flops", amount), memoryOf(run)].filter(
-    (cost) => cost !== null,
-  );
-}
+const COSTS: ((run: Run) => Cost | null)[] = [
+  (run) => costOf(run, "time", "time_ns", duration),
+  (run) => costOf(run, "FLOPs", "flops", amount),
+  memoryOf,
+];
 
 /** What is known of operations one by one, shared out among phases, modules, operators and lines of the program. */
 function costOf(run: Run, label: string, metric: string, show: Show): Cost | null {
@@ -116,8 +129,14 @@ function costOf(run: Run, label: string, metric: string, show: Show): Cost | nul
   const amounts = new Float64Array(run.count);
   for (let node = 0; node < run.count; node++) total += amounts[node] = run.metric(metric, node) ?? 0;
   if (!total) return null;
-  const nodes = Array.from(amounts.keys());
-  const group = (name: (node: number) => Named): Share[] => shared(nodes, name, (node) => amounts[node]);
+  const group = ({ size, of, name }: Grouping): Share[] => {
+    const sums = new Float64Array(size);
+    for (let node = 0; node < run.count; node++) {
+      const number = of(node);
+      if (number >= 0) sums[number] += amounts[node];
+    }
+    return sharesOf(sums, name);
+  };
   const title = label[0].toUpperCase() + label.slice(1);
   return {
     label,
@@ -125,17 +144,17 @@ function costOf(run: Run, label: string, metric: string, show: Show): Cost | nul
     heat: metric,
     total,
     lists: [
-      [`${title} by phase`, group((node) => [PHASES[run.nodePhase[node]], `phase:${PHASES[run.nodePhase[node]]}`])],
-      [`${title} by module`, group(moduleOf(run)).slice(0, SHOWN)],
-      [`${title} by operator`, group((node) => [run.name(node), `op:${run.name(node)}`]).slice(0, SHOWN)],
-      [`${title} by line`, group(lineOf(run)).slice(0, SHOWN)],
+      [`${title} by phase`, group(byPhase(run))],
+      [`${title} by module`, group(byModule(run)).slice(0, SHOWN)],
+      [`${title} by operator`, group(byOperator(run)).slice(0, SHOWN)],
+      [`${title} by line`, group(byLine(run)).slice(0, SHOWN)],
     ],
   };
 }
 
 /** What is alive at the peak, shared out among uses, and by the modules, operators and lines that made it. */
 function memoryOf(run: Run): Cost | null {
-  const memory = new Memory(run);
+  const memory = Memory.of(run);
   if (!memory.isKnown || !run.count) return null;
   const { peak, total } = memory;
   const uses = memory.words
@@ -145,13 +164,15 @@ function memoryOf(run: Run): Cost | null {
   const blocks = memory.alive(peak, peak);
   const maker = (block: number): number =>
     memory.value[block] < 0 ? -1 : run.producer[run.rootOf(memory.value[block])];
-  const module = moduleOf(run);
-  const group = (name: (node: number) => Named): Share[] =>
-    shared(
-      blocks,
-      (block) => (maker(block) < 0 ? null : name(maker(block))),
-      (block) => memory.bytes[block],
-    );
+  const modules = byModule(run);
+  const group = ({ size, of, name }: Grouping): Share[] => {
+    const sums = new Float64Array(size);
+    for (const block of blocks) {
+      const number = maker(block) < 0 ? -1 : of(maker(block));
+      if (number >= 0) sums[number] += memory.bytes[block];
+    }
+    return sharesOf(sums, name);
+  };
   return {
     label: "memory",
     show: size,
@@ -161,14 +182,18 @@ function memoryOf(run: Run): Cost | null {
       [`Memory at the peak, by use`, uses],
       [
         `Memory at the peak, by module`,
-        shared(
-          blocks,
-          (block) => holderOf(run, memory.value[block]) ?? (maker(block) < 0 ? null : module(maker(block))),
-          (block) => memory.bytes[block],
+        joined(
+          blocks.map((block): [Named, number] => {
+            const number = maker(block) < 0 ? -1 : modules.of(maker(block));
+            return [
+              holderOf(run, memory.value[block]) ?? (number < 0 ? null : modules.name(number)),
+              memory.bytes[block],
+            ];
+          }),
         ).slice(0, SHOWN),
       ],
-      [`Made by operator`, group((node) => [run.name(node), `op:${run.name(node)}`]).slice(0, SHOWN)],
-      [`Made by line`, group(lineOf(run)).slice(0, SHOWN)],
+      [`Made by operator`, group(byOperator(run)).slice(0, SHOWN)],
+      [`Made by line`, group(byLine(run)).slice(0, SHOWN)],
     ],
   };
 }
@@ -188,26 +213,64 @@ function holderOf(run: Run, value: number): Named {
   return patternOf(path, type);
 }
 
-function shared(items: number[], name: (item: number) => Named, of: (item: number) => number): Share[] {
+/** What operations are shared out among: numbers below a size, -1 for none, and what each is called. */
+interface Grouping {
+  size: number;
+  of: (node: number) => number;
+  name: (number: number) => Named;
+}
+
+function sharesOf(sums: Float64Array, name: (number: number) => Named): Share[] {
+  const parts: [Named, number][] = [];
+  sums.forEach((amount, number) => {
+    if (amount > 0) parts.push([name(number), amount]);
+  });
+  return joined(parts);
+}
+
+/** What goes by one name together, the most first. */
+function joined(parts: [name: Named, amount: number][]): Share[] {
   const shares = new Map<string, Share>();
-  for (const item of items) {
-    const key = name(item);
-    if (!key) continue;
-    const share = shares.get(key[0]);
-    if (share) share.amount += of(item);
-    else shares.set(key[0], { name: key[0], query: key[1], amount: of(item) });
+  for (const [named, amount] of parts) {
+    if (!named) continue;
+    const [name, query] = named;
+    const share = shares.get(name);
+    if (share) share.amount += amount;
+    else shares.set(name, { name, query, amount });
   }
   return [...shares.values()].filter((share) => share.amount > 0).sort((a, b) => b.amount - a.amount);
 }
 
+function byPhase(run: Run): Grouping {
+  const name = (phase: number): Named => [PHASES[phase], `phase:${PHASES[phase]}`];
+  return { size: PHASES.length, of: (node) => run.nodePhase[node], name };
+}
+
 /** The module that ran an operation; modules that differ in their numbers alone stand together. */
-function moduleOf(run: Run): (node: number) => Named {
-  const byModule = run.tables.modules.map(([path, type]): Named => (path ? patternOf(path, type) : null));
-  return (node) => {
-    let scope = run.nodeScope[node];
-    while (scope > 0 && run.module(scope)[2] !== "module") scope = run.scopeParent[scope];
-    return byModule[run.scopeModule[scope]];
+function byModule(run: Run): Grouping {
+  const { modules } = run.tables;
+  const around = new Int32Array(run.scopes); // by call, the module around it; calls stand after what they are in
+  for (let scope = 0; scope < run.scopes; scope++) {
+    const isOwn = scope === 0 || run.module(scope)[2] === "module" || run.scopeParent[scope] < 0;
+    around[scope] = isOwn ? run.scopeModule[scope] : around[run.scopeParent[scope]];
+  }
+  const name = (module: number): Named => {
+    const [path, type] = modules[module];
+    return path ? patternOf(path, type) : null;
   };
+  return { size: modules.length, of: (node) => around[run.nodeScope[node]], name };
+}
+
+/** The function that a program called for an operation, or where that is not known the operator. */
+function byOperator(run: Run): Grouping {
+  const name = (number: number): Named => [run.operatorNames[number], `op:${run.operatorNames[number]}`];
+  return { size: run.operatorNames.length, of: (node) => run.operatorOf(node), name };
+}
+
+/** The line of the program that an operation belongs to: of a gradient, that of the operation whose gradient it is. */
+function byLine(run: Run): Grouping {
+  const name = (site: number): Named => [run.lines[site], `file:${run.lines[site]}`];
+  return { size: run.lines.length, of: (node) => run.nodeSite[run.dueTo(node)], name };
 }
 
 function patternOf(path: string, type: string): [name: string, query: string] {
@@ -217,17 +280,9 @@ function patternOf(path: string, type: string): [name: string, query: string] {
   return [isNumber ? `${pattern} ${type}` : pattern, `path:${pattern}${isNumber ? ` class:${type}` : ""}`];
 }
 
-/** The line of the program that an operation belongs to: of a gradient, that of the operation whose gradient it is. */
-function lineOf(run: Run): (node: number) => Named {
-  return (node) => {
-    const line = lineText(run, node);
-    return line ? [line, `file:${line}`] : null;
-  };
-}
-
 /** What runs at the peak, and the largest tensor there. */
 function peakWords(run: Run): HTMLElement[] {
-  const memory = new Memory(run);
+  const memory = Memory.of(run);
   const { peak } = memory;
   const largest = memory.alive(peak, peak)[0];
   const value = largest === undefined ? -1 : memory.value[largest];
@@ -244,8 +299,7 @@ function peakWords(run: Run): HTMLElement[] {
 }
 
 /** What a person would want to know of without asking. */
-function odd(run: Run, ask: Ask): HTMLElement[] {
-  const all = run.count ? oddities(run) : [];
+function odd(all: Oddity[], ask: Ask): HTMLElement[] {
   if (!all.length) return [];
   return [
     section(

@@ -6,7 +6,7 @@ import { PHASES } from "../data/schema.gen.ts";
 import type { Side } from "../data/tables.ts";
 import { plural } from "../data/text.ts";
 import { amount, count, duration, signed, size, type Show } from "../data/units.ts";
-import { h, replace } from "../dom.ts";
+import { h, pause, replace } from "../dom.ts";
 import { Answers, type Ask } from "./answers.ts";
 import { breakList } from "./breaks.ts";
 import { changeList, moduleChanges } from "./changes.ts";
@@ -42,6 +42,8 @@ const NAMES: Record<string, string> = {
   ranges: "sizes",
 };
 
+const AT_ONCE = 20_000; // operations
+
 interface Figure {
   name: string;
   show: Show;
@@ -62,8 +64,18 @@ export class Summary {
     this.answers = new Answers(app, ask);
   }
 
-  show(): void {
+  /** The panel, filled when it is first asked for; of a long run after the page has drawn, and piece by piece. */
+  show(): Promise<void> {
+    return (this.filled ??= this.fill(this.app.run.count > AT_ONCE ? pause : async () => {}));
+  }
+
+  private filled: Promise<void> | null = null;
+
+  private async fill(wait: () => Promise<void>): Promise<void> {
     const { run } = this.app;
+    replace(this.element, h("p", { class: "hint" }, "Adding up the run…"));
+    await wait();
+    if (!run.data.compare) await this.answers.fill(wait);
     const { limits, compare, meta } = run.data;
     const error = meta.error ? String(meta.error) : "";
     const missing = [
@@ -88,7 +100,7 @@ export class Summary {
             { class: "hint" },
             "No operation ran: the model gave back what it was given, or did nothing with tensors.",
           ),
-      ...(compare ? this.comparison(compare.sides) : [this.answers.show()]),
+      ...(compare ? this.comparison(compare.sides) : [this.answers.element]),
       compare
         ? null
         : section(

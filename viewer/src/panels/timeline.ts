@@ -81,7 +81,7 @@ export class Timeline {
 
   show(): void {
     if (!this.memory) {
-      this.memory = new Memory(this.app.run);
+      this.memory = Memory.of(this.app.run);
       this.phases = phaseStretches(this.app.run);
     }
     this.fill();

@@ -236,40 +236,43 @@ export class Forest {
   private listEdges(through: boolean): Edges {
     const run = this.run;
     const root = through ? run.roots : null;
-    const source: number[] = [];
-    const target: number[] = [];
-    const value: number[] = [];
-    const side: number[] = [];
+    const isCompared = run.difference !== null;
+    const compared = run.data.read_before?.length ?? 0;
+    const most = run.inValue.length + run.outValue.length + compared;
+    const [source, target, value] = [new Int32Array(most), new Int32Array(most), new Int32Array(most)];
+    const side = new Uint8Array(most);
+    let count = 0;
     const add = (from: number, node: number, runs = 0): void => {
       const origin = root ? root[from] : from;
       const producer = run.producer[origin];
       const position = producer >= 0 ? this.position[producer] : -1;
       if (producer >= 0 && position < 0) return; // from another phase
       if (position === this.position[node]) return;
-      source.push(producer >= 0 ? position : ~origin);
-      target.push(this.position[node]);
-      value.push(from);
-      side.push(runs || run.sideOf(node) || (producer >= 0 ? run.sideOf(producer) : 0));
+      source[count] = producer >= 0 ? position : ~origin;
+      target[count] = this.position[node];
+      value[count] = from;
+      if (isCompared) side[count] = runs || run.sideOf(node) || (producer >= 0 ? run.sideOf(producer) : 0);
+      count += 1;
     };
     for (let index = 0; index < this.total; index++) {
       const node = this.order[index];
       if (through && run.isView(node)) continue;
-      const after = run.readAfter(node);
+      const after = isCompared ? run.readAfter(node) : [];
       for (let row = run.inStart[node]; row < run.inStart[node + 1]; row++) {
         if (run.inKind[row] === Kind.SHAPE) continue;
         add(run.inValue[row], node, after.includes(run.rootOf(run.inValue[row])) ? ADDED : 0);
       }
-      for (const before of run.readBefore(node)) add(before, node, REMOVED);
+      if (isCompared) for (const before of run.readBefore(node)) add(before, node, REMOVED);
       for (let row = run.outStart[node]; row < run.outStart[node + 1]; row++) {
         const below = run.valueCarries[run.outValue[row]];
         if (below >= 0) add(below, node);
       }
     }
     return {
-      source: Int32Array.from(source),
-      target: Int32Array.from(target),
-      value: Int32Array.from(value),
-      side: Uint8Array.from(side),
+      source: source.slice(0, count),
+      target: target.slice(0, count),
+      value: value.slice(0, count),
+      side: side.slice(0, count),
     };
   }
 }

@@ -145,12 +145,20 @@ function collect(root: Box, items: Item[], frames: Frame[], leaf: Int32Array, fo
   }
 }
 
-/** By position the innermost repeat that shows one instance for all. */
-function foldsAt(forest: Forest, folds: Fold[]): Int32Array | null {
+/** By position the innermost repeat that shows one instance for all, and the instance that it is in. */
+interface Turns {
+  fold: Int32Array;
+  turn: Int32Array;
+}
+
+function turnsOf(forest: Forest, folds: Fold[]): Turns | null {
   if (!folds.length) return null;
-  const at = new Int32Array(forest.total).fill(-1);
-  folds.forEach(({ box }, number) => at.fill(number, box.start, box.end)); // outer ones come first
-  return at;
+  const [fold, turn] = [new Int32Array(forest.total).fill(-1), new Int32Array(forest.total)];
+  folds.forEach(({ box, starts }, number) => {
+    fold.fill(number, box.start, box.end); // outer ones come first
+    starts.forEach((start, index) => turn.fill(index, start, starts[index + 1] ?? box.end));
+  });
+  return { fold, turn };
 }
 
 function connect(
@@ -163,7 +171,7 @@ function connect(
   options: Options,
 ): Edge[] {
   const { source, target, value, side } = forest.edges(!options.views);
-  const at = foldsAt(forest, folds);
+  const at = turnsOf(forest, folds);
   const outside = outsideItems(forest, root, items, frames, source);
   const results = new Map<number, Edge>();
   const edges: Edge[] = [];
@@ -195,9 +203,14 @@ function connect(
  *
  * Those of modules in a row are Infinity: what one hands to the next is the line between them, and no loop.
  */
-function apart(a: number, b: number, at: Int32Array, folds: Fold[]): number {
-  let number = Math.min(at[a], at[b]);
-  if (number < 0 || at[a] < 0 || at[b] < 0) return 0;
+function apart(a: number, b: number, { fold, turn }: Turns, folds: Fold[]): number {
+  let number = Math.min(fold[a], fold[b]);
+  if (number < 0) return 0;
+  if (fold[a] === fold[b]) {
+    const turns = turn[b] - turn[a];
+    if (turns) return turns > 0 && folds[number].box.isLoop ? turns : Infinity;
+    number -= 1;
+  }
   for (; number >= 0; number--) {
     const { box, starts } = folds[number];
     if (a < box.start || a >= box.end || b < box.start || b >= box.end) continue;
@@ -260,15 +273,23 @@ function outsideItems(
 
 /** What the run was given; of a recorded stretch of a program that names no inputs, the tensors it found outside. */
 function givenValues(run: Forest["run"], source: Int32Array): Set<number> {
-  const [input, constant] = [Role.INPUT, Role.CONSTANT];
+  const known = given.get(source);
+  if (known) return known;
   const results = new Set<number>();
-  for (const from of source) if (from < 0 && run.valueRole[~from] === input) results.add(~from);
-  if (results.size || run.valueRole.includes(input)) return results;
-  for (const from of source)
-    if (from < 0 && run.valueRole[~from] === constant && run.type(~from)[1].some((size) => size > 1))
-      results.add(~from);
+  const constants = new Set<number>();
+  for (let i = 0; i < source.length; i++) {
+    if (source[i] >= 0) continue;
+    const role = run.valueRole[~source[i]];
+    if (role === Role.INPUT) results.add(~source[i]);
+    else if (role === Role.CONSTANT) constants.add(~source[i]);
+  }
+  if (!results.size && !run.valueRole.includes(Role.INPUT))
+    for (const value of constants) if (run.type(value)[1].some((size) => size > 1)) results.add(value);
+  given.set(source, results);
   return results;
 }
+
+const given = new WeakMap<Int32Array, Set<number>>();
 
 function addOutputs(
   forest: Forest,

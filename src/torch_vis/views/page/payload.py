@@ -25,8 +25,8 @@ from torch_vis.ops.families import figure_family
 from torch_vis.ops.schemas import argument_names
 
 VERSION = 1
-# the first follows from the outputs, the others are scopes there
-DERIVED = ("value_producer", "node_api", "node_api_first")
+# the first follows from the outputs, the other is scopes there
+DERIVED = ("value_producer", "node_api_first")
 
 
 def payload(
