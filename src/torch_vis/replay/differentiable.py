@@ -420,7 +420,7 @@ class _Pass(Replay):
     def seen(self, node: int, value: int) -> torch.Tensor:
         """A value as a node sees it; -1 is who looks at it from outside."""
         for shadow, change in reversed(self.shadows.get(value, ())):
-            if change.sight.new(node) or node in change.route:
+            if change.sight.sees(node) or node in change.route:
                 return shadow
         if value not in self.made:
             self.made[value] = self._from_outside(value)
@@ -433,7 +433,7 @@ class _Pass(Replay):
         plain = row.layout == "strided" and not row.conj and not row.neg
         if not plain or not self.plan.written[storage] or self.plan.allocated_in_run[storage]:
             return super().tensor(value)
-        dtype, _ = self.plan.form(int(self.graph.value_type[value]))
+        dtype, _ = self.plan.dtype_and_extent(int(self.graph.value_type[value]))
         base = self.bases.get((storage, dtype))
         if base is None:
             block = self.memory[storage]

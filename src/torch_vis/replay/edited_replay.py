@@ -165,9 +165,9 @@ class RunLayout:
         outputs = []
         for value, storage in zip(values, storages):
             row = graph.types[graph.value_type[value]]
-            dtype, _ = plan.form(int(graph.value_type[value]))
-            place = int(graph.value_offset[value])
-            outputs.append(PlainOutput(value, storage, tuple(row.shape), tuple(row.stride), place, dtype))
+            dtype, _ = plan.dtype_and_extent(int(graph.value_type[value]))
+            offset = int(graph.value_offset[value])
+            outputs.append(PlainOutput(value, storage, tuple(row.shape), tuple(row.stride), offset, dtype))
         grad_mode = bool(plan.flags[node] & Flag.GRAD_MODE)
         prepared = plan.prepared(node)
         operator = getattr(prepared.run, "_op", prepared.run)
@@ -203,9 +203,9 @@ class EditedReplay(Replay):
         # operations that hand a number to Python, which is compared with the recorded one
         self.deciding: frozenset[int] = frozenset()
         # what those gave that has just run
-        self.given: dict[int, Any] = {}
+        self.python_results: dict[int, Any] = {}
         # by operation, the numbers that left for Python and are not what they were
-        self.otherwise: dict[int, Any] = {}
+        self.changed_numbers: dict[int, Any] = {}
         # by value that was replaced: its blocks of its own with who sees each, the newest last
         self.moved: dict[int, list[tuple[int, Sight]]] = {}
         actions: list[tuple[int, Callable[[], None]]] = [
@@ -218,7 +218,7 @@ class EditedReplay(Replay):
                 actions.append((int(graph.value_producer[row.value]), partial(self.put, row)))
         # what is to be done, the last first; of one place in the order given
         self.waiting = sorted(actions, key=lambda action: action[0])[::-1]
-        self.left_otherwise: list[Escape] = []
+        self.changed_escapes: list[Escape] = []
 
     def watch(self, escapes: Sequence[Escape], recorded: Escapes) -> None:
         """Compare what left for Python without an operation when as many operations have run as before it left."""
@@ -226,7 +226,7 @@ class EditedReplay(Replay):
         def compare(escape: Escape) -> None:
             if recorded.is_another(escape, self, self.moved):
                 _refuse_sizes(escape)
-                self.left_otherwise.append(escape)
+                self.changed_escapes.append(escape)
 
         actions: list[tuple[int, Callable[[], None]]] = [
             (escape.after - 1, partial(compare, escape)) for escape in escapes
@@ -274,7 +274,7 @@ class EditedReplay(Replay):
     def block(self, value: int) -> int:
         """The block of a value: one of its own once it was replaced, for those who see that."""
         for block, sight in reversed(self.moved.get(value, ())):
-            if sight.new(self.at):
+            if sight.sees(self.at):
                 return block
         return super().block(value)
 
@@ -341,25 +341,25 @@ class EditedReplay(Replay):
         """What a node's operator gives; what of it is for Python is noted."""
         result = super().call(node, tensors)
         if node in self.deciding:
-            self.given[node] = python_part(result)
+            self.python_results[node] = python_part(result)
         return result
 
     def _compare(self, node: int) -> None:
         """See whether what left for Python is what it was; another truth value is another way through the program."""
-        was, now = self.held.python_values[node], self.given.pop(node)
+        was, now = self.held.python_values[node], self.python_results.pop(node)
         # 0.0 and -0.0 are equal, and NaN is not equal to itself
         if repr(was) == repr(now):
             return
         if isinstance(was, bool):
             raise Diverged(node, was, now)
-        self.otherwise[node] = now
+        self.changed_numbers[node] = now
 
     def _follow(self, node: int) -> None:
         """Views of and writes to a replaced value lie in its block."""
         storage = self.layout.storage
         for read in self.plan.arguments(node):
             for block, sight in self.moved.get(read, ()):
-                if not sight.new(node):
+                if not sight.sees(node):
                     continue
                 for value in self.layout.outputs(node):
                     if storage[value] == storage[read]:
@@ -367,12 +367,18 @@ class EditedReplay(Replay):
                         if (block, sight.after(node)) not in entries:
                             entries.append((block, sight.after(node)))
 
-    def start_from(self, basis: Basis, anew: frozenset[int]) -> None:
-        """Take the memory of a run that is done, but for what is written anew."""
-        self.memory.update((storage, block) for storage, block in basis.memory.items() if storage not in anew)
-        self.objects.update((storage, item) for storage, item in basis.objects.items() if storage not in anew)
+    def start_from(self, basis: Basis, rewritten: frozenset[int]) -> None:
+        """Take the memory of a finished run, but for the blocks that this one writes itself."""
+        self.memory.update(
+            (storage, block) for storage, block in basis.memory.items() if storage not in rewritten
+        )
+        self.objects.update(
+            (storage, item) for storage, item in basis.objects.items() if storage not in rewritten
+        )
         # what is built on that memory serves the next run too
-        self.views.update((storage, entry) for storage, entry in basis.views.items() if storage not in anew)
+        self.views.update(
+            (storage, entry) for storage, entry in basis.views.items() if storage not in rewritten
+        )
 
     def basis_views(self) -> dict[int, BlockViews]:
         """A place for the tensors on each block of memory, to be filled by the runs that start from this one."""

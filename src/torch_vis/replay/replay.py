@@ -136,7 +136,8 @@ class Replay:
         args, kwargs = prepared.arguments(tensors)
         grad_mode = bool(self.plan.flags[node] & GRAD_MODE)
         if torch.is_grad_enabled() != grad_mode:
-            torch._C._set_grad_enabled(grad_mode)  # ``replay_context``, around the whole replay, puts it back
+            # ``replay_context``, around the whole replay, puts it back
+            torch._C._set_grad_enabled(grad_mode)
         return prepared.run(*args, **kwargs)
 
     def _take_recorded(self, node: int) -> None:
@@ -226,7 +227,7 @@ class Replay:
             block = self.memory[storage] = poisoned(
                 int(graph.storage_bytes[own]), graph.devices[graph.storage_device[own]]
             )
-        dtype, reach = self.plan.form(int(graph.value_type[value]))
+        dtype, reach = self.plan.dtype_and_extent(int(graph.value_type[value]))
         needed = (int(graph.value_offset[value]) + reach) * dtype.itemsize
         if block.nbytes() < needed:
             if storage in self.held.storages and not self.plan.written[storage]:
@@ -237,7 +238,7 @@ class Replay:
     def on_block(self, value: int, block: torch.UntypedStorage, start: int = 0) -> torch.Tensor:
         """A tensor of a value's geometry on some block, which begins at byte ``start`` of the value's own."""
         row = self.graph.types[self.graph.value_type[value]]
-        dtype, reach = self.plan.form(int(self.graph.value_type[value]))
+        dtype, reach = self.plan.dtype_and_extent(int(self.graph.value_type[value]))
         offset = int(self.graph.value_offset[value])
         if start:
             offset = offset - start // dtype.itemsize if reach else 0
@@ -273,7 +274,7 @@ class ReplayPlan:
         self.graph = graph
         self.held = held
         self._prepared: dict[int, PreparedCall] = {}
-        self._forms: dict[int, tuple[torch.dtype, int]] = {}
+        self._types: dict[int, tuple[torch.dtype, int]] = {}
         self.flags: list[int] = graph.node_flags.tolist()
         self.written = np.zeros(len(graph.storage_bytes), dtype=bool)
         self.written[graph.value_storage[graph.out_value[graph.out_slot < 0]]] = True
@@ -317,12 +318,11 @@ class ReplayPlan:
         """
         graph = self.graph
         order = np.asarray(nodes, dtype=np.int64)
-        turn = np.full(len(graph), -1, dtype=np.int64)
-        turn[order] = np.arange(len(order))
+        position = np.full(len(graph), -1, dtype=np.int64)
+        position[order] = np.arange(len(order))
         last = np.full(len(graph.storage_bytes), -1, dtype=np.int64)
-        np.maximum.at(last, graph.value_storage[graph.in_value], turn[graph.in_node])
-        made_by = graph.out_node
-        np.maximum.at(last, graph.value_storage[graph.out_value], turn[made_by])
+        np.maximum.at(last, graph.value_storage[graph.in_value], position[graph.in_node])
+        np.maximum.at(last, graph.value_storage[graph.out_value], position[graph.out_node])
         if len(order):
             for value, after in looks:
                 # once the first node from there on has run; a block that is looked at after the last of them stays
@@ -349,13 +349,13 @@ class ReplayPlan:
         counts = np.bincount(graph.in_node[rows], minlength=len(graph))
         return graph.in_value[rows].tolist(), [0, *np.cumsum(counts).tolist()]
 
-    def form(self, type_: int) -> tuple[torch.dtype, int]:
+    def dtype_and_extent(self, type_: int) -> tuple[torch.dtype, int]:
         """The dtype of the tensor type of this number, and how many elements from its offset on it reaches."""
-        form = self._forms.get(type_)
-        if form is None:
+        known = self._types.get(type_)
+        if known is None:
             row = self.graph.types[type_]
-            form = self._forms[type_] = getattr(torch, row.dtype), row.extent
-        return form
+            known = self._types[type_] = getattr(torch, row.dtype), row.extent
+        return known
 
     def generator(self, node: int) -> torch.Generator | None:
         """The generator that a random node draws from."""
@@ -389,15 +389,14 @@ class ReplayPlan:
         target = graph.in_node[reads]
         has_producer = source >= 0
         before, after = [source[has_producer]], [target[has_producer]]
-        made_by = graph.out_node
         is_write = graph.out_slot < 0
-        births = graph.storage_birth[graph.value_storage[graph.out_value]] == made_by
+        births = graph.storage_birth[graph.value_storage[graph.out_value]] == graph.out_node
         writes = self.written[graph.value_storage[graph.out_value]] & (is_write | births)
         touched = self.written[graph.value_storage[graph.in_value]] & reads
         storage = np.concatenate(
             [graph.value_storage[graph.in_value[touched]], graph.value_storage[graph.out_value[writes]]]
         )
-        node = np.concatenate([graph.in_node[touched], made_by[writes]])
+        node = np.concatenate([graph.in_node[touched], graph.out_node[writes]])
         writing = np.concatenate(
             [np.zeros(int(touched.sum()), dtype=bool), np.ones(int(writes.sum()), dtype=bool)]
         )

@@ -86,9 +86,11 @@ class Rerun:
     def __repr__(self) -> str:
         parts = [f"{many(self.ran, 'operation')} ran"]
         parts += [
-            f"{len(of):,} {what}" for what, of in (("gradients", self.gradients), ("kept", self.kept)) if of
+            f"{len(items):,} {kind}"
+            for kind, items in (("gradients", self.gradients), ("kept", self.kept))
+            if items
         ]
-        return f"<Rerun: {', '.join(parts)}; output {_told(self.output)}>"
+        return f"<Rerun: {', '.join(parts)}; output {_described(self.output)}>"
 
     def value_at(self, place: str) -> torch.Tensor | None:
         """The tensor at a place, by a selector, of a run that kept everything; None where it is not there any more."""
@@ -111,7 +113,7 @@ class Rerun:
         return self._again(replace, keep)
 
 
-def _told(output: Any) -> str:
+def _described(output: Any) -> str:
     """What an output is, without its numbers."""
     if isinstance(output, torch.Tensor):
         return f"{str(output.dtype).removeprefix('torch.')} {tuple(output.shape)}"
@@ -147,7 +149,7 @@ class Schedule(NamedTuple):
     """Those of them that hand a number to Python which may be another now: it is compared with the recorded one."""
     done: dict[int, list[int]]
     """By operation, the blocks of memory that nothing needs after it."""
-    anew: frozenset[int]
+    rewritten: frozenset[int]
     """The blocks that these operations make or write, which are not taken from an earlier run."""
     watched: tuple[Escape, ...]
     """What left for Python without an operation and is to be compared."""
@@ -168,7 +170,7 @@ class RunPlanner:
         self.escapes = Escapes(graph, held, self.plan)
         self._targets: dict[Any, list[ReplayTarget]] = {}
         self._schedules: dict[Any, Schedule] = {}
-        self._acts: dict[Any, Any] = {}
+        self._touched_by: dict[Any, Any] = {}
 
     def targets(self, wanted: Any) -> list[ReplayTarget]:
         """What a selector stands for, found once."""
@@ -193,14 +195,14 @@ class RunPlanner:
     def asked(self, keep: Any) -> dict[str, str]:
         """The texts among what ``keep`` asks for that stand for one place, each with the name of that."""
         texts = keep if isinstance(keep, (list, tuple, set)) else [keep]
-        found = {text: self.targets(text) for text in texts if isinstance(text, str) and text != "all"}
-        return {text: targets[0].name for text, targets in found.items() if len(targets) == 1}
+        targets_of = {text: self.targets(text) for text in texts if isinstance(text, str) and text != "all"}
+        return {text: targets[0].name for text, targets in targets_of.items() if len(targets) == 1}
 
     def touched_by(self, target: ReplayTarget) -> Any:
         """A mask of the values that a replacement can change."""
-        if target.key not in self._acts:
-            self._acts[target.key] = descendants(self.graph, *first_touched(self.graph, target))
-        return self._acts[target.key]
+        if target.key not in self._touched_by:
+            self._touched_by[target.key] = descendants(self.graph, *first_touched(self.graph, target))
+        return self._touched_by[target.key]
 
     def schedule(
         self,
@@ -240,7 +242,7 @@ class RunPlanner:
         for target in patched:
             touched = touched | self.touched_by(target)
         goals = [r for r in results if not (inputs or patched) or _rests_on(graph, r, touched)]
-        deciding = [node for node in _left(graph, touched) if node in self.held.python_values]
+        deciding = [node for node in _escapes_touched(graph, touched) if node in self.held.python_values]
         watched = self.escapes.changed_before(touched)
         looked_at = {node for escape in watched for node in self.escapes.makers(escape)}
         looked_at.update(deciding, self.escapes.deciding(touched))
@@ -249,7 +251,7 @@ class RunPlanner:
         needed = needed_nodes(graph, goals, kept, patched, sorted(looked_at))
         if from_basis:
             needed = only_touched(graph, self.plan, needed, touched, kept, patched, sorted(looked_at))
-        anew = {
+        rewritten = {
             int(graph.value_storage[value])
             for node in needed
             for value in graph.out_value[slice(*graph.output_span(node))].tolist()
@@ -264,7 +266,7 @@ class RunPlanner:
             for node, storages in self.plan.last_uses(needed, looks).items()
         }
         return Schedule(
-            frozenset(goals), touched, needed, frozenset(deciding), done, frozenset(anew), tuple(watched)
+            frozenset(goals), touched, needed, frozenset(deciding), done, frozenset(rewritten), tuple(watched)
         )
 
     def _refuse_idle(
@@ -340,7 +342,7 @@ def execute(
         names = {value: name for name, value in given.items()}
         run.give({value: request.inputs[name] for name, value in given.items()}, names)
         if basis is not None:
-            run.start_from(basis, schedule.anew)
+            run.start_from(basis, schedule.rewritten)
         try:
             run.run(schedule.needed, states=states, release=not whole, done=schedule.done)
         except CheckFailed as error:
@@ -352,28 +354,43 @@ def execute(
         by_name.second_paths = planner.finder.second_paths
         by_name.asked = planner.asked(request.keep)
         refused = getattr(sink, "refused", ())
-    rerun.limits = request.doubts + _limits(graph, held, schedule.touched, run.otherwise)
-    inputs = {} if basis is not None else request.inputs
-    changed = [*run.left_otherwise, *planner.escapes.changed_after(schedule.touched)]
-    changed += [escape for escape in held.escapes if planner.escapes.is_another_input(escape, inputs)]
-    rerun.limits += tuple(planner.escapes.sentences(changed, schedule.touched, schedule.needed))
-    rerun.limits += _partly_replaced(graph, [target for target, _ in patches])
-    rerun.limits += tuple(
-        f"{target.name!r} has one tensor in several places ({and_more(target.places)}): a recorded run does not tell "
-        "who reads which, so all of them are replaced"
-        for target, _ in patches
-        if target.places
-    )
-    rerun.limits = tuple(dict.fromkeys(rerun.limits))
+    rerun.limits = _limits_of(planner, request, schedule, run, patches, from_basis=basis is not None)
     if refused:
         rerun.limits += (f"not written, safetensors has no form for them: {', '.join(refused)}",)
     before = held.results if basis is None else basis.results
     results = {r: run.result(r) if r in schedule.goals else before[r] for r in range(len(graph.results))}
-    _sort(graph, results, rerun)
+    _sort_results(graph, results, rerun)
     if whole:
         rerun.basis = Basis(run.memory, run.objects, states, request.inputs, results, run.basis_views())
         rerun._at = partial(_value_at, planner, rerun.basis)
     return rerun, results
+
+
+def _limits_of(
+    planner: RunPlanner,
+    request: Request,
+    schedule: Schedule,
+    run: EditedReplay,
+    patches: Sequence[tuple[ReplayTarget, Any]],
+    *,
+    from_basis: bool,
+) -> tuple[str, ...]:
+    """What of a run is as it was recorded and might be different now, each sentence once."""
+    graph, held, escapes = planner.graph, planner.held, planner.escapes
+    replaced = [target for target, _ in patches]
+    limits = [*request.doubts, *_limits_of_data(graph, held, schedule.touched, run.changed_numbers)]
+    changed = [*run.changed_escapes, *escapes.changed_after(schedule.touched)]
+    inputs = {} if from_basis else request.inputs
+    changed += [escape for escape in held.escapes if escapes.is_another_input(escape, inputs)]
+    limits += escapes.sentences(changed, schedule.touched, schedule.needed)
+    limits += _partly_replaced(graph, replaced)
+    limits += (
+        f"{target.name!r} has one tensor in several places ({and_more(target.places)}): a recorded run does not tell "
+        "who reads which, so all of them are replaced"
+        for target in replaced
+        if target.places
+    )
+    return tuple(dict.fromkeys(limits))
 
 
 def _value_at(planner: RunPlanner, basis: Basis, name: str) -> torch.Tensor | None:
@@ -390,7 +407,7 @@ def _value_at(planner: RunPlanner, basis: Basis, name: str) -> torch.Tensor | No
     return sliced(reader.tensor(value), full_index(planner.graph, target), name)
 
 
-def _sort(graph: Graph, results: Mapping[int, torch.Tensor], rerun: Rerun) -> None:
+def _sort_results(graph: Graph, results: Mapping[int, torch.Tensor], rerun: Rerun) -> None:
     for number, tensor in results.items():
         row = graph.results[number]
         if row.kind == "gradient":
@@ -406,7 +423,7 @@ def _rests_on(graph: Graph, result: int, touched: Any) -> bool:
     return any(touched[value] for value, _ in graph.outcomes[result].sources())
 
 
-def _left(graph: Graph, touched: Any) -> list[int]:
+def _escapes_touched(graph: Graph, touched: Any) -> list[int]:
     """The operations through which a value that may be another now left for Python, or for code that cannot be run."""
     nodes = []
     for node in np.flatnonzero(graph.node_flags & (Flag.ESCAPE | Flag.OPAQUE)).tolist():
@@ -419,12 +436,14 @@ def _left(graph: Graph, touched: Any) -> list[int]:
     return nodes
 
 
-def _limits(graph: Graph, held: KeptTensors, touched: Any, otherwise: Mapping[int, Any]) -> tuple[str, ...]:
+def _limits_of_data(
+    graph: Graph, held: KeptTensors, touched: Any, changed_numbers: Mapping[int, Any]
+) -> tuple[str, ...]:
     """Where the rest of the run is as recorded though what it rested on is not."""
     sentences = []
-    for node in _left(graph, touched):
-        if node in otherwise:
-            values = f" ({held.python_values[node]!r}, and {otherwise[node]!r} now)"
+    for node in _escapes_touched(graph, touched):
+        if node in changed_numbers:
+            values = f" ({held.python_values[node]!r}, and {changed_numbers[node]!r} now)"
         elif node in held.python_values:
             continue
         else:
@@ -452,7 +471,7 @@ def _partly_replaced(graph: Graph, targets: Sequence[ReplayTarget]) -> tuple[str
         for value in target.values:
             if graph.types[graph.value_type[value]].nbytes != graph.storage_bytes[graph.value_storage[value]]:
                 nodes = graph.in_node[np.isin(graph.in_value, memory_taken(graph, value))].tolist()
-                takers |= {node for node in nodes if node > target.after and target.sight.new(node)}
+                takers |= {node for node in nodes if node > target.after and target.sight.sees(node)}
     return tuple(
         f"{node_text(graph, node)} took memory of which a part was replaced, "
         "with what else lies there: that is as recorded"
@@ -520,17 +539,18 @@ def rerun(
         exported = None if trace.program is None else trace.program.exported
         if exported is None or replace or keep is not None or not (args or kwargs):
             raise _another_way(trace, divergence) from None
-        limits = (
-            f"{_place(trace, divergence)} went the other way: the captured program ran, not the recorded operations",
+        limit = (
+            f"{_deciding_line(trace, divergence)} went the other way: the captured program ran, not the recorded "
+            "operations"
         )
-        return Rerun(output=_called(exported, args, kwargs), ran=len(trace.graph), limits=limits)
+        return Rerun(output=_called(exported, args, kwargs), ran=len(trace.graph), limits=(limit,))
 
 
-def _place(trace: HeldRun, divergence: Diverged) -> str:
+def _deciding_line(trace: HeldRun, divergence: Diverged) -> str:
     """The operator or line that decided."""
     site = trace.graph.nodes[divergence.node].site
-    what = _operator(trace, divergence) or "a branch on a tensor"
-    return f"{what} at {site}" if site is not None else what
+    decider = _operator(trace, divergence) or "a branch on a tensor"
+    return f"{decider} at {site}" if site is not None else decider
 
 
 def _operator(trace: HeldRun, divergence: Diverged) -> str | None:
@@ -550,7 +570,7 @@ def _another_way(trace: HeldRun, divergence: Diverged) -> UsageError:
     if exporting and _operator(trace, divergence):
         advice = ", or via='export', whose program has both ways"
     return UsageError(
-        f"{_place(trace, divergence)} saw {divergence.was} in the recorded run and sees {divergence.now} now, "
+        f"{_deciding_line(trace, divergence)} saw {divergence.was} in the recorded run and sees {divergence.now} now, "
         f"so other operations would run than those that were recorded; trace again with these inputs{advice}"
     )
 
@@ -668,8 +688,7 @@ def rebuilt(trace: HeldRun, results: Mapping[int, torch.Tensor]) -> Any:
             return new.get(id(tensor), tensor)
         _, context = type(tensor).__tensor_flatten__(tensor)  # type: ignore[attr-defined]
         inner = {name: renewed(name, part) for name, part in parts}
-        made = type(tensor).__tensor_unflatten__(inner, context, tensor.size(), tensor.stride())  # type: ignore[attr-defined]
-        return made
+        return type(tensor).__tensor_unflatten__(inner, context, tensor.size(), tensor.stride())  # type: ignore[attr-defined]
 
     output = with_tensors(trace.output, renewed)
     if not placed >= set(new):

@@ -39,7 +39,7 @@ class Sight(NamedTuple):
         """Who sees what a node that sees the replacement makes on the same memory: a view of it, a write to it."""
         return self if not self.only or node in self.passing else EVERYONE
 
-    def new(self, node: int) -> bool:
+    def sees(self, node: int) -> bool:
         """Whether a node sees the replacement; -1 is what is looked at between operations."""
         return (node in self.nodes) is self.only
 
@@ -569,12 +569,11 @@ def only_touched(
 
     Memory that is written in place holds only its last version, so whoever touches it brings along all who write it.
     """
-    made_by = graph.out_node
     run = np.zeros(len(graph), dtype=bool)
     # what reads a changed value, or writes over a part of one; a value that is replaced need not be made again
     run[graph.in_node[touched[graph.in_value] & (graph.in_kind != Kind.SHAPE)]] = True
     carried = graph.value_carries[graph.out_value]
-    run[made_by[(carried >= 0) & touched[carried]]] = True
+    run[graph.out_node[(carried >= 0) & touched[carried]]] = True
     for target in patched:
         run[list(first_touched(graph, target)[1])] = True
     asked = [value for target in patched for value in target.values]
@@ -591,10 +590,10 @@ def only_touched(
     written_in = plan.written[graph.value_storage[graph.in_value]]
     while True:
         blocks = np.zeros(len(graph.storage_bytes), dtype=bool)
-        blocks[graph.value_storage[graph.out_value[written_out & run[made_by]]]] = True
+        blocks[graph.value_storage[graph.out_value[written_out & run[graph.out_node]]]] = True
         blocks[graph.value_storage[graph.in_value[written_in & run[graph.in_node]]]] = True
         more = run.copy()
-        more[made_by[blocks[graph.value_storage[graph.out_value]]]] = True
+        more[graph.out_node[blocks[graph.value_storage[graph.out_value]]]] = True
         if (more == run).all():
             return np.flatnonzero(run).tolist()
         run = more
