@@ -276,7 +276,9 @@ def test_what_the_reference_lists_is_on_its_pages() -> None:
     for entry in reference().public_names():
         assert reference().path_of(entry.target) in lines, entry.name
         if callable(entry.target):
-            said = vars(entry.target).get("__doc__") if isinstance(entry.target, type) else entry.target.__doc__
+            said = (
+                vars(entry.target).get("__doc__") if isinstance(entry.target, type) else entry.target.__doc__
+            )
             signature = f"{getattr(entry.target, '__name__', '')}("  # all that a NamedTuple says of itself
             assert said and not said.startswith(signature), f"nothing is said of {entry.name}"
     for cls in (*reference().reports(), *reference().errors()):
