@@ -60,6 +60,25 @@ def test_figures_show_inline(shown: list[dict[str, Any]]) -> None:
     assert any(kinds.get("image/svg+xml", "").startswith("<svg") for kinds in shown)
 
 
+def test_a_figure_of_matplotlib_is_shown_once(tmp_path: Path) -> None:
+    """As the value of a cell, with a semicolon, as a variable, and again later."""
+    cells = (
+        "import torch, torch_vis as tv\nt = tv.trace(torch.nn.Linear(2, 2), torch.ones(1, 2))",
+        't.memory().figure("matplotlib")',
+        't.attribute("saliency").figure("matplotlib");',
+        't.attribute("saliency").figure("matplotlib")',
+        'figure = t.figure("matplotlib", depth=1)',
+        "figure",
+    )
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
+    place = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3", resources=place).execute()
+    pictures = [
+        sum("image/png" in output.get("data", {}) for output in cell.outputs) for cell in notebook.cells
+    ]
+    assert pictures == [0, 1, 1, 1, 1, 1]
+
+
 def test_a_line_of_a_cell_is_called_by_the_number_of_the_cell(shown: list[dict[str, Any]]) -> None:
     printed = "".join(kinds.get("stdout", "") for kinds in shown)
     assert "In[2]:1 in <module>" in printed and "ipykernel" not in printed

@@ -496,8 +496,8 @@ def _pass_shapes_on(undo: Undo, schedules: Any, stages: Any, shapes: StageShapes
 def _refuse_unknown_shapes(stage: Any, *_: Any) -> None:
     """An older torch, in which a stage sends its shapes to the next as objects."""
     raise UsageError(
-        f"stage {stage.stage_index} of the pipeline is to learn its shapes from another rank, which cannot be "
-        f"simulated with torch {torch.__version__}: give PipelineStage input_args and output_args, or use a newer torch"
+        f"stage {stage.stage_index} of the pipeline learns its shapes from another rank, which cannot be simulated "
+        f"with torch {torch.__version__}: give PipelineStage input_args and output_args, or use a newer torch"
     )
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from torch_vis.errors import no_match, optional
 from torch_vis.graph.text import inert
+from torch_vis.views.charts.matplotlib import new_figure
 
 # from low to high: blue over white to red, and white over yellow and red to black
 DIVERGING = ("#2166ac", "#67a9cf", "#f7f7f7", "#ef8a62", "#b2182b")
@@ -253,14 +254,12 @@ def _grid_html(panel: NumberGrid) -> str:
 def matplotlib_figure(picture: MapPicture) -> Any:
     """The picture drawn by Matplotlib."""
     with optional("matplotlib"):
-        import matplotlib.pyplot as plt
         from matplotlib.colors import LinearSegmentedColormap
     count = len(picture.panels)
     across = min(count, COLUMNS)
     down = math.ceil(count / max(across, 1))
     wide, high = _inches(picture)
-    # pyplot's own, so that a notebook shows it
-    figure = plt.figure(figsize=(max(wide * across, 3.2), high * down + 0.5), layout="constrained")
+    figure = new_figure(figsize=(max(wide * across, 3.2), high * down + 0.5), layout="constrained")
     figure.suptitle(inert(picture.title))
     for number, panel in enumerate(picture.panels):
         axes = figure.add_subplot(down, across, number + 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 from torch_vis.errors import optional
@@ -15,15 +16,34 @@ SPAN_LETTER = 0.012  # of the width of the chart: a small letter in a span
 LEFT = 0.013  # of the width, free to the left of title and legend
 
 
+def new_figure(**options: Any) -> Any:
+    """A figure of pyplot's, which becomes the current one; as the value of a cell, a notebook shows it once."""
+    with optional("matplotlib"):
+        import matplotlib.pyplot as plt
+    result: Any = plt.figure(**options)
+    result._ipython_display_ = partial(_shown_as_a_value, result)
+    return result
+
+
+def _shown_as_a_value(figure: Any) -> None:
+    """Keep the inline backend, which shows what is open at the end of a cell, from showing it a second time."""
+    import matplotlib.pyplot as plt
+
+    if "inline" in plt.get_backend():
+        plt.close(figure)
+    # IPython goes on to the ways in which it shows any figure
+    raise NotImplementedError
+
+
 def figure(chart: Chart) -> Any:
     """The chart, drawn."""
     with optional("matplotlib"):
-        import matplotlib.pyplot as plt
         from matplotlib.transforms import blended_transform_factory
     sideways = chart.is_sideways
     keys = chart.legend_rows
     tall = max(2.4, 1.4 + ROW * len(chart.rows)) if sideways else 4.4 + 0.05 * chart.slanted
-    drawing, axes = plt.subplots(figsize=(WIDTH, tall + 0.2 * keys[1]), layout="constrained")
+    drawing = new_figure(figsize=(WIDTH, tall + 0.2 * keys[1]), layout="constrained")
+    axes = drawing.subplots()
     engine: Any = drawing.get_layout_engine()
     engine.set(w_pad=0.12, h_pad=0.12)
     draw_series = {"bars": _bars, "dots": _dots, "areas": _areas, "lines": _lines, "points": _points,

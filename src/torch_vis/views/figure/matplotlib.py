@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch_vis.errors import optional
 from torch_vis.graph.io.atomic import PathLike, replacing
 from torch_vis.graph.run import Run
+from torch_vis.views.charts.matplotlib import new_figure
 from torch_vis.views.figure.options import FigureOptions
 from torch_vis.views.figure.palette import FAINT, HEAT, INK, STROKE, WIRE, ink, small_ink
 from torch_vis.views.figure.scene import LINE, PADDING, SMALL, TITLE, Box, Frame, Scene, Wire, scene, strokes
@@ -25,10 +26,8 @@ BELOW_ALL, BEHIND, BETWEEN, ABOVE, ON_TOP = 1, 2, 3, 4, 5
 
 def draw(run: Run, options: FigureOptions) -> Figure:
     """Draw into a new figure of pyplot, which becomes the current one."""
-    with optional("matplotlib"):
-        import matplotlib.pyplot as plt
     drawn = scene(run, options)
-    figure = plt.figure(figsize=_inches(drawn))
+    figure: Figure = new_figure(figsize=_inches(drawn))
     _fill(figure, drawn)
     return figure
 
