@@ -262,6 +262,8 @@ def test_compiled_models_run_as_written_and_are_not_compiled_again() -> None:
         (lambda m: tv.live(m, keep="(head"), r"\( is not closed"),
         (lambda m: tv.live(m, keep="~" * 3000 + "head"), "nested at most 100 deep"),
         (lambda m: tv.live(m, keep="(" * 3000 + "head" + ")" * 3000), "nested at most 100 deep"),
+        (lambda m: tv.live(m, keep="q" * 1_000_000), "at most 100,000 characters, and 'qqq.* has 1,000,000"),
+        (lambda m: tv.live(m, keep="(head | fc)" * 40), "at most 10,000 parts"),
         (lambda m: tv.live(m, keep="head[a]"), "no index"),
         (lambda m: tv.live(m, until=True), "say what to keep"),
         (lambda m: tv.live(lambda x: x), "takes a module"),

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import multiprocessing
+import signal
 import sys
 import threading
 import warnings
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import cached_property
 from typing import Any
 
 import pytest
@@ -23,6 +26,8 @@ from tests.kit.processes import forking, in_child
 from tests.kit.scenes import SCENES
 from torch_vis.capture.modes import DispatchModes
 from torch_vis.capture.recording import module_calls, source_lines
+from torch_vis.graph.graph import Graph
+from torch_vis.graph.tree import ScopeTree, Tree
 
 
 def net(width: int = 3) -> torch.nn.Module:
@@ -70,6 +75,42 @@ def test_a_child_forked_while_another_thread_records_is_whole() -> None:
         over.set()
         thread.join()
     assert left_behind(before) == []
+
+
+@forking
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="cached properties have no lock")
+def test_a_child_forked_while_another_thread_works_out_a_property_does_not_wait_for_it() -> None:
+    model, x = net(), torch.ones(2, 3)
+    tv.trace(model, x)
+    locks = [
+        attribute.lock  # type: ignore[attr-defined]
+        for kind in (Graph, Tree, ScopeTree)
+        for attribute in vars(kind).values()
+        if isinstance(attribute, cached_property)
+    ]
+    assert locks
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            held.set()
+            over.wait()
+
+    def work() -> bool:
+        # ends it where it waits for ever
+        signal.alarm(20)
+        return len(tv.trace(model, x).graph) == 3
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    try:
+        assert in_child(work)
+    finally:
+        over.set()
+        thread.join()
 
 
 class Rows(Dataset[Any]):

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -41,6 +42,7 @@ CONTEXTS = ("capture/undo.py", "capture/modes.py")
 def process_state() -> dict[str, Any]:
     """All that an interrupted context could leave changed in torch, in Python and in the model."""
     state = torch_globals()
+    state["running"] = len(sys._current_frames())
     state["recursion limit"] = sys.getrecursionlimit()
     state["flags of modes"] = {name: getattr(dispatch, name) for name in FLAGS}
     state["threads start"] = threading.Thread.start
@@ -87,8 +89,19 @@ def process_state() -> dict[str, Any]:
 
 def left_behind(before: dict[str, Any]) -> list[str]:
     """What is not as it was; what only became loaded meanwhile does not count."""
-    after = process_state()
+    _wait_for_threads(before["running"])
+    after = {**process_state(), "running": before["running"]}
     return [name for name in before if repr(before[name]) != repr(after[name])]
+
+
+def _wait_for_threads(before: int) -> None:
+    """Let the threads end that an interrupted program left running: until then they are recorded.
+
+    Python says of one whose ``join`` was interrupted that it has ended.
+    """
+    patience = time.monotonic() + 5
+    while len(sys._current_frames()) > before and time.monotonic() < patience:
+        time.sleep(0.001)
 
 
 def repair(before: dict[str, Any]) -> None:

@@ -1215,7 +1215,14 @@ vision(
     **VIT,
     edit=lambda m: m.blocks.__delitem__(1),
 )
-vision("timm: drop path", "blocks.*.drop_path*", "", **VIT, train=True, drop_path_rate=0.2)
+vision(
+    "timm: drop path",
+    ("blocks.1-2.drop_path1 Identity → DropPath", "blocks.1-2.drop_path2 Identity → DropPath"),
+    "",
+    **VIT,
+    train=True,
+    drop_path_rate=0.2,
+)
 vision(
     "timm: patch size",
     (

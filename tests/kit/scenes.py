@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import torch_vis as tv
-from torch_vis.cli.main import main
+from torch_vis.cli.main import INTERRUPTED, main
 from torch_vis.interfaces.explorer.file_source import open_file
 
 Scene = Callable[[], Any]
@@ -296,7 +296,8 @@ def _explored_file() -> None:
 
 def _command() -> None:
     with contextlib.redirect_stdout(io.StringIO()):
-        main(["summary", f"{__file__}:Net", "--input", "3x4", "--fake"])
+        if main(["summary", f"{__file__}:Net", "--input", "3x4", "--fake"]) == INTERRUPTED:
+            raise KeyboardInterrupt
 
 
 def _swept() -> None:

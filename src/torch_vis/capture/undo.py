@@ -26,7 +26,7 @@ import time
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from functools import partial, wraps
+from functools import cached_property, partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 from torch_vis.errors import UsageError
@@ -720,6 +720,18 @@ def _forked() -> None:
     for shared in _shared:
         shared.users.clear()
         shared.remove()
+
+
+@in_child
+def _free_properties() -> None:
+    """Give cached properties new locks: until Python 3.12 one is for all objects, and a thread may have held it."""
+    if sys.version_info >= (3, 12):
+        return
+    ours = [module for name, module in list(sys.modules.items()) if name.startswith("torch_vis.")]
+    for kind in [kind for module in ours for kind in vars(module).values() if isinstance(kind, type)]:
+        for attribute in list(vars(kind).values()):
+            if isinstance(attribute, cached_property):
+                vars(attribute)["lock"] = threading.RLock()
 
 
 def _has_forked() -> None:

@@ -34,6 +34,8 @@ OPERATION_FIELDS = ("op", "phase", "dtype", "flag", "file")
 FEW_OPERATORS = 500
 PORTS = ("input", "output", "grad")
 DEEPEST = 100  # parentheses and negations in each other
+LONGEST = 100_000  # characters
+MOST = 10_000  # parts that (a | b) & (c | d) comes to
 LISTED = 4  # candidates that a message names
 
 
@@ -143,7 +145,7 @@ class Selector:
 
     def __invert__(self) -> Selector:
         if any(branch != Branch(branch.term) for branch in self.branches):
-            raise UsageError(f"~ takes calls or operations; {self.text!r} names a part of one")
+            raise UsageError(f"~ takes calls or operations; {shortened(self.text)!r} names a part of one")
         parts = tuple(branch.term for branch in self.branches)
         return Selector((Branch(Without(parts[0] if len(parts) == 1 else Either(parts))),), f"~({self.text})")
 
@@ -161,6 +163,10 @@ def selector(wanted: Any) -> Selector:
     if isinstance(wanted, Selector):
         return wanted
     if isinstance(wanted, str):
+        if len(wanted) > LONGEST:
+            raise UsageError(
+                f"a selector has at most {LONGEST:,} characters, and {shortened(wanted)!r} has {len(wanted):,}"
+            )
         return _parsed(wanted)
     if callable(wanted):
         name = getattr(wanted, "__name__", type(wanted).__name__)
@@ -262,7 +268,7 @@ def _atom_end(text: str, at: int) -> int:
     if text[at] == "/":  # a regular expression, up to the last slash before a space or the end
         close = re.compile(r"/(?=\s|$|[&|)])").search(text, at + 1)
         if close is None:
-            raise UsageError(f"a regular expression ends with a slash: {text[at:]!r}")
+            raise UsageError(f"a regular expression ends with a slash: {shortened(text[at:])!r}")
         return close.end()
     while (
         at < len(text)
@@ -274,7 +280,7 @@ def _atom_end(text: str, at: int) -> int:
         if close_with is not None:
             end = text.find(close_with, at + 1)
             if end < 0:
-                raise UsageError(f"{text[at]} is not closed in the selector {text!r}")
+                raise UsageError(f"{text[at]} is not closed in the selector {shortened(text)!r}")
             at = end
         at += 1
     return at
@@ -294,7 +300,9 @@ class _Parser:
             raise UsageError("an empty selector selects nothing; '**' selects every module")
         result = self._either()
         if self.at < len(self.tokens):
-            raise UsageError(f"{self._peek()!r} is out of place in the selector {self.text!r}")
+            raise UsageError(
+                f"{shortened(self._peek())!r} is out of place in the selector {shortened(self.text)!r}"
+            )
         return result
 
     def _peek(self) -> str:
@@ -304,7 +312,7 @@ class _Parser:
         result = self._edge()
         while self._peek() == "|":
             self.at += 1
-            result = result + self._edge()
+            result += self._edge()
         return result
 
     def _edge(self) -> list[Branch]:
@@ -313,7 +321,9 @@ class _Parser:
             self.at += 1
             readers = self._both()
             if any(branch.port == "grad" or branch.index is not None for branch in readers):
-                raise UsageError(f"the reader of an edge is a module or an operation: {self.text!r}")
+                raise UsageError(
+                    f"the reader of an edge is a module or an operation: {shortened(self.text)!r}"
+                )
             term = readers[0].term if len(readers) == 1 else Either(tuple(b.term for b in readers))
             result = [replace(branch, reader=term) for branch in result]
         return result
@@ -324,6 +334,8 @@ class _Parser:
             if self._peek() == "&":
                 self.at += 1
             other = self._factor()
+            if len(result) * len(other) > MOST:
+                raise UsageError(f"a selector comes to at most {MOST:,} parts: {shortened(self.text)!r}")
             result = [_joined(a, b) for a in result for b in other]
         return result
 
@@ -338,7 +350,7 @@ class _Parser:
             self.depth -= 1
             return result
         if token in ("", "&", "|", ")", "->"):
-            raise UsageError(f"a name is missing in the selector {self.text!r}")
+            raise UsageError(f"a name is missing in the selector {shortened(self.text)!r}")
         return [_atom(token)]
 
     def _negated(self) -> list[Branch]:
@@ -347,7 +359,7 @@ class _Parser:
     def _enclosed(self) -> list[Branch]:
         result = self._either()
         if self._peek() != ")":
-            raise UsageError(f"( is not closed in the selector {self.text!r}")
+            raise UsageError(f"( is not closed in the selector {shortened(self.text)!r}")
         self.at += 1
         return result
 
@@ -357,7 +369,7 @@ def _atom(token: str) -> Branch:
         try:
             re.compile(token[1:-1])
         except re.error as error:
-            raise UsageError(f"{token!r} is no regular expression: {error}") from error
+            raise UsageError(f"{shortened(token)!r} is no regular expression: {error}") from error
         return Branch(Atom("regex", token[1:-1]))
     field, colon, rest = token.partition(":")
     if colon and field in (*MODULE_FIELDS, *OPERATION_FIELDS) and rest:
@@ -380,7 +392,7 @@ def _without_index(token: str) -> tuple[str, tuple[Any, ...] | None, Any]:
         elif index is None:
             index = _index(inside, token)
         else:
-            raise UsageError(f"{token!r} has two slices")
+            raise UsageError(f"{shortened(token)!r} has two slices")
         token = token[:start]
     return token, index, head
 
@@ -399,7 +411,8 @@ def _index(text: str, token: str) -> tuple[Any, ...]:
                 parts.append(int(part))
         except (ValueError, TypeError):
             raise UsageError(
-                f"{part!r} in {token!r} is no index: numbers, slices such as 2:5, ... and head=3 are"
+                f"{shortened(part)!r} in {shortened(token)!r} is no index: numbers, slices such as 2:5, ... and "
+                "head=3 are"
             ) from None
     return tuple(parts)
 
@@ -605,23 +618,33 @@ def first_path(name: str, second_paths: Mapping[str, str]) -> str | None:
     >>> first_path("t2.fc", {"net.t2": "net.tied"}), first_path("fc", {"net.t2": "net.tied"})
     ('net.tied.fc', None)
     """
-    path = None
     # a module with several paths may lie in another one; a table from a file may go in circles
-    for _ in second_paths:
-        replaced = _replaced_path(name if path is None else path, second_paths)
+    ends = _ends(second_paths)
+    path = None
+    for _ in range(min(len(second_paths), DEEPEST)):
+        replaced = _replaced_path(name if path is None else path, second_paths, ends)
         if replaced is None:
             break
         path = replaced
     return path
 
 
-def _replaced_path(name: str, second_paths: Mapping[str, str]) -> str | None:
+def _ends(second_paths: Mapping[str, str]) -> dict[str, set[str]]:
+    """What the ends of second paths stand for."""
+    ends: dict[str, set[str]] = {}
+    for second, first in second_paths.items():
+        parts = second.split(".")
+        for at in range(max(1, len(parts) - DEEPEST), len(parts)):
+            ends.setdefault(".".join(parts[at:]), set()).add(first)
+    return ends
+
+
+def _replaced_path(name: str, second_paths: Mapping[str, str], ends: Mapping[str, set[str]]) -> str | None:
     """A name with the longest second path that it begins with, or with the end of one, replaced."""
     parts = name.split(".")
-    for count in range(len(parts), 0, -1):
+    for count in range(min(len(parts), DEEPEST), 0, -1):
         path = ".".join(parts[:count])
-        ends = {first for second, first in second_paths.items() if second.endswith(f".{path}")}
-        firsts = {second_paths[path]} if path in second_paths else ends
+        firsts = {second_paths[path]} if path in second_paths else ends.get(path, ())
         if len(firsts) == 1:
             return ".".join([*firsts, *parts[count:]])
     return None
@@ -672,23 +695,17 @@ def glob_expression(pattern: str, *, part: str = ".") -> str:
     >>> glob_expression("conv*_?"), glob_expression("h.**.fc", part="[^.]")
     ('conv.*_.', 'h\\\\..*\\\\.fc')
     """
-    result, at = "", 0
-    while at < len(pattern):
-        letter = pattern[at]
-        if letter == "*":
-            deep = pattern.startswith("**", at)
-            result += ".*" if deep else f"{part}*"
-            at += 1 + deep
-            continue
-        close = pattern.find("]", at + 1)
-        if letter == "[" and close > 0:
-            inside = pattern[at + 1 : close].replace("\\", r"\\")
-            result += f"[{'^' + inside[1:] if inside.startswith('!') else inside}]"
-            at = close
+    result = []
+    # stars in a row are no more than two
+    for token in re.findall(r"\*+|\[[^\]]*\]|[^*]", pattern):
+        if token[0] == "*":
+            result.append(f"{part}*" if token == "*" else ".*")
+        elif len(token) > 1:
+            inside = token[1:-1].replace("\\", r"\\")
+            result.append(f"[{'^' + inside[1:] if inside.startswith('!') else inside}]")
         else:
-            result += part if letter == "?" else re.escape(letter)
-        at += 1
-    return result
+            result.append(part if token == "?" else re.escape(token))
+    return "".join(result)
 
 
 def glob_matcher(pattern: str) -> Callable[[str], bool]:
