@@ -222,11 +222,13 @@ class ModuleTable:
         }
 
     def by_operator(self) -> list[tuple[str, Totals]]:
-        """The run's own operations (those outside of all modules), summed up for each function or operator."""
+        """The run's own operations (those outside of all modules), summed up by the function called, or the operator."""
         graph = self.graph
         outside = np.flatnonzero(self._module_of_node == 0)
         texts = [*(short_name(call.op) for call in graph.calls), *graph.names]
-        called = called_by(graph)[outside].tolist()
+        # gradients by their operators, with what forward runs of these
+        is_backward = graph.node_phase == Phase.BACKWARD
+        called = np.where(is_backward, graph.node_call, called_by(graph))[outside].tolist()
         names: dict[str, int] = {}
         rows = [names.setdefault(texts[number], len(names)) for number in called]
         result = self._sums_by(np.array(rows, dtype=np.int64), outside, len(names))
