@@ -551,7 +551,7 @@ class Trace(HeldRun):
         return self._report("memory")
 
     def time(self) -> TimeReport:
-        """Where the time goes: by operator, module, call, source line and phase; of a repeated run, kernels and waits.
+        """Where time goes: by function, operator, module, call, line and phase; of a repeated run, kernels and waits.
 
         >>> import torch, torch_vis as tv
         >>> report = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), repeat=2).time()

@@ -379,3 +379,16 @@ def test_a_plain_run_lies_in_the_range_that_is_told(name: str, backward: bool) -
         assert report.low_ns <= plain <= report.high_ns, (plain, report.facts())
         # so small a run has no headline that a plain one would not meet
         assert not report.facts()["whole run"].startswith(("about", duration(report.total_ns) + ","))
+
+
+def test_functions_take_what_their_operations_and_gradients_take() -> None:
+    trace = tv.trace(torch.nn.Linear(3, 2), torch.ones(4, 3), backward=True)
+    time = trace.time()
+    rows = {group.name: group for group in time.functions}
+    assert "linear" in rows and "addmm" not in rows
+    assert sum(group.time_ns for group in time.functions) == sum(group.time_ns for group in time.operators)
+    assert sum(group.operations for group in time.functions) == len(trace.graph)
+    own = [node.index for node in trace.graph.nodes if node.api == "linear"]
+    gradients = [n for n in range(len(trace.graph)) if trace.graph.node_link[n] in own]
+    assert rows["linear"].operations == len({*own, *gradients})
+    assert str(time).index("Time by function") < str(time).index("Time by operator")

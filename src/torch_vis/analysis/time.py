@@ -18,6 +18,7 @@ from torch_vis.graph.schema import Flag, Phase
 from torch_vis.graph.text import duration
 from torch_vis.graph.tree import Tree
 from torch_vis.graph.types import Bools, Ints
+from torch_vis.ops.api_level import called_functions
 from torch_vis.ops.display_names import op_label, place_label
 from torch_vis.views.charts.chart import Axis, Chart, Series
 from torch_vis.views.text.module_tree import AGAIN, compiling
@@ -135,6 +136,11 @@ class TimeReport(Report):
         return self._timing.by_operator
 
     @property
+    def functions(self) -> list[Group]:
+        """Operations, and those of gradients, by the function that the program called, the longest first."""
+        return self._timing.by_function
+
+    @property
     def lines(self) -> list[Group]:
         """Operations by the source line that called them, the longest first."""
         return self._timing.by_line
@@ -212,10 +218,11 @@ class TimeReport(Report):
         return f"about {duration(total)} ({low} to {high}): what recording took is taken off, in part by an estimate"
 
     def listings(self) -> Sequence[Listing]:
-        """Operators, modules, lines, phases, single operations and calls; kernels, waits and gaps of a device."""
+        """Functions, operators, modules, lines, phases, operations, calls; kernels, waits and gaps of a device."""
         total = max(self.total_ns, 1)
         has_backward = any(row.backward_ns for row in self.modules)
         result = [
+            self._groups("functions", "function", self.functions, total),
             self._groups("operators", "operator", self.operators, total),
             Listing("modules", (Field("module", "module"), Field("class", "class"), *CALLS),
                     [_called(row, row.calls, has_backward) for row in self.modules if self._is_module(row)],
@@ -628,6 +635,12 @@ class Timing:
         """By operator, overloads together, the longest first."""
         names = [op_label(call.op) for call in self.graph.calls]
         return self._grouped(names, self.graph.node_call)
+
+    @cached_property
+    def by_function(self) -> list[Group]:
+        """By the function that the program called, the longest first; what computes its gradients counts with it."""
+        names, of_node = called_functions(self.graph)
+        return self._grouped(names, of_node)
 
     @cached_property
     def by_line(self) -> list[Group]:

@@ -97,6 +97,9 @@ class ModuleNode:
     sums: Totals = field(default_factory=Totals)
     own_ops: Counter[str] = field(default_factory=Counter)
     own_backward_ops: Counter[str] = field(default_factory=Counter)
+    own_calls: Counter[str] = field(
+        default_factory=Counter
+    )  # of functions, and the operators of no call of one
     outputs: dict[TensorType, None] = field(default_factory=dict)  # an ordered set
     parameters: set[int] = field(default_factory=set)
     children: list[int] = field(default_factory=list)
@@ -219,14 +222,16 @@ class ModuleTable:
         }
 
     def by_operator(self) -> list[tuple[str, Totals]]:
-        """The run's own operations (those outside of all modules), summed up for each operator."""
+        """The run's own operations (those outside of all modules), summed up by the function called, or the operator."""
         graph = self.graph
-        # both ways, some of them
-        ran = dict.fromkeys([*self.run.own_ops, *self.run.own_backward_ops])
-        names = {name: number for number, name in enumerate(ran)}
-        of_call = np.array([names.get(short_name(call.op), -1) for call in graph.calls], dtype=np.int64)
         outside = np.flatnonzero(self._module_of_node == 0)
-        result = self._sums_by(of_call[graph.node_call[outside]], outside, len(names))
+        texts = [*(short_name(call.op) for call in graph.calls), *graph.names]
+        # gradients by their operators, with what forward runs of these
+        is_backward = graph.node_phase == Phase.BACKWARD
+        called = np.where(is_backward, graph.node_call, called_by(graph))[outside].tolist()
+        names: dict[str, int] = {}
+        rows = [names.setdefault(texts[number], len(names)) for number in called]
+        result = self._sums_by(np.array(rows, dtype=np.int64), outside, len(names))
         return list(zip(names, result, strict=True))
 
     def _measure(self) -> None:
@@ -306,6 +311,20 @@ class ModuleTable:
             module = self.modules[number // 2]
             ops = module.own_backward_ops if number % 2 else module.own_ops
             ops[names[call]] += int(counts[index])
+        self._count_calls(names)
+
+    def _count_calls(self, names: Sequence[str]) -> None:
+        """Count what each module's own part calls: functions once for all that they run, and what no function ran."""
+        graph = self.graph
+        begins_call = (graph.node_api_first < 0) | (graph.node_api_first == np.arange(len(graph)))
+        first = np.flatnonzero((graph.node_phase != Phase.BACKWARD) & begins_call)
+        called = called_by(graph)[first]
+        texts = [*names, *graph.names]
+        keys = self._module_of_node[first] * max(1, len(texts)) + called
+        pairs, begins, counts = np.unique(keys, return_index=True, return_counts=True)
+        for index in np.argsort(begins).tolist():
+            module, text = divmod(int(pairs[index]), len(texts))
+            self.modules[module].own_calls[texts[text]] += int(counts[index])
 
     def _attribute_parameters(self) -> None:
         """A node has the parameters that its module holds by name and those that its operations read."""
@@ -395,6 +414,17 @@ def places_of_calls(graph: Graph) -> tuple[list[tuple[int, int]], Ints]:
         above = where[parent] if parent >= 0 else -1
         where.append(numbers.setdefault((above, module), len(numbers)))
     return list(numbers), np.array(where, dtype=np.int64)
+
+
+def called_by(graph: Graph) -> Ints:
+    """For each operation what the program called for it, or for what it is the gradient of.
+
+    A place in the graph's calls and, behind them, in its names: the name of a function where one is known.
+    """
+    linked = (graph.node_phase == Phase.BACKWARD) & (graph.node_link >= 0)
+    api = graph.node_api[np.where(linked, graph.node_link, np.arange(len(graph)))]
+    result: Ints = np.where(api >= 0, len(graph.calls) + api, graph.node_call).astype(np.int64)
+    return result
 
 
 def own_operations(graph: Graph) -> tuple[Ints, list[str]]:

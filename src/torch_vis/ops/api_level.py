@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from torch_vis.graph import Column, Graph, Metrics
+from torch_vis.graph.module_table import called_by
 from torch_vis.graph.run import Run
 from torch_vis.graph.schema import Flag, Module, Phase
 from torch_vis.graph.types import Bools, Ints
@@ -57,6 +58,20 @@ def api_graph(graph: Graph) -> Graph:
         scope_call=_more(graph.scope_call, number),
         modules=[*graph.modules, *modules],
     )
+
+
+def called_functions(graph: Graph) -> tuple[list[str], Ints]:
+    """What the program called for each operation, or for what it is the gradient of: names, and a place in them.
+
+    Where no function is known, the operation's own name stands for it.
+
+    >>> import torch, torch_vis as tv
+    >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3), backward=True)
+    >>> names, of_node = called_functions(t.graph)
+    >>> sorted({names[number] for number in of_node.tolist()})
+    ['linear', 'ones_like', 'sum']
+    """
+    return [*(op_label(call.op) for call in graph.calls), *graph.names], called_by(graph)
 
 
 class _Calls:

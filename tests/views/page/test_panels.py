@@ -415,10 +415,11 @@ SHARES = (
 
 def test_the_first_panel_says_where_time_flops_and_memory_went(page: Page, trace: tv.Trace) -> None:
     titles = page.js("return [...document.querySelectorAll('.summary h3')].map(t => t.textContent)")
-    assert titles[:4] == ["Time by phase", "Time by module", "Time by operator", "Time by line"]
+    assert titles[:4] == ["Time by phase", "Time by module", "Time by function", "Time by line"]
     assert titles[-1] == "Machine"
-    operators = {name for name, _ in dict(page.js(SHARES))["Time by operator"]}
-    assert "linear" in operators and not {"addmm", "t"} & operators, "functions as the program calls them"
+    rows = [(name, amount.split(" · ")[0]) for name, amount in dict(page.js(SHARES))["Time by function"]]
+    assert rows == [(group.name, duration(group.time_ns)) for group in trace.time().functions[: len(rows)]]
+    assert "linear" in dict(rows) and not {"addmm", "t"} & {*dict(rows)}, "as the program calls them"
     row = "[...document.querySelectorAll('.summary .share.link')].find(r => /linear/.test(r.textContent))"
     amount = page.js(f"return {row}.querySelector('.amount').textContent")
     page.js(f"{row}.click()")

@@ -456,3 +456,18 @@ def test_a_large_graph_is_a_short_table() -> None:
     graph, metrics = synthetic(100_000)
     text = table(Run(graph, metrics, LIMITS, META))
     assert len(body(text)) <= MOST_ROWS + 1 and "100,000" in text
+
+
+class Around(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(nn.functional.scaled_dot_product_attention(x, x, x)).square()
+
+
+def test_the_row_of_a_modules_own_part_names_functions() -> None:
+    text = str(tv.trace(Around(), torch.ones(2, 4, 4)).table(width=200))
+    (row,) = (line for line in text.splitlines() if "· " in line and "scaled" in line)
+    assert "scaled_dot_product_attention, square" in row

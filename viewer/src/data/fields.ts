@@ -32,8 +32,8 @@ export function fieldTest(run: Run, name: string, text: string): Test | string {
       const hit = run.tables.calls.map(
         (call, i) => match(run.callName[i]) || match(call[0]) || match(call[0].split(".")[0]),
       );
-      const called = run.operatorNames.map(match);
-      return { node: (node) => hit[run.nodeCall[node]] || called[run.operatorOf(node)] };
+      const called = run.functionNames.map(match);
+      return { node: (node) => hit[run.nodeCall[node]] || called[run.functionOf(node)] };
     }
     case "path": {
       const below = globbed(`*.${text}`); // the end of a path will do

@@ -151,7 +151,7 @@ export class Run {
     this.functionIds = new Map(
       [...new Set(this.nodeApi)].filter((name) => name >= 0).map((name) => [name, numberOf(this.tables.names[name])]),
     );
-    this.operatorNames = [...ids.keys()];
+    this.functionNames = [...ids.keys()];
   }
 
   /** Whether the recording added an operation to what the program did: to sum outputs, or to begin backward. */
@@ -284,12 +284,12 @@ export class Run {
     return forward >= 0 && this.nodeSite[forward] >= 0 ? forward : node;
   }
 
-  /** What `operatorOf` counts: functions that the program called, then operators. */
-  readonly operatorNames: string[];
+  /** What `functionOf` counts: functions that the program called, then operators. */
+  readonly functionNames: string[];
   private readonly functionIds: Map<number, number>;
 
-  /** The function that the program called for an operation, or for what it is the gradient of; else its operator: a place in `operatorNames`. */
-  operatorOf(node: number): number {
+  /** The function that the program called for an operation, or for what it is the gradient of; else its operator: a place in `functionNames`. */
+  functionOf(node: number): number {
     const link = this.nodePhase[node] === Phase.BACKWARD ? this.nodeLink[node] : -1;
     return this.functionIds.get(this.nodeApi[link >= 0 ? link : node]) ?? this.opIds[this.nodeCall[node]];
   }

@@ -123,7 +123,7 @@ const COSTS: ((run: Run) => Cost | null)[] = [
   memoryOf,
 ];
 
-/** What is known of operations one by one, shared out among phases, modules, operators and lines of the program. */
+/** What is known of operations one by one, shared out among phases, modules, functions and lines of the program. */
 function costOf(run: Run, label: string, metric: string, show: Show): Cost | null {
   let total = 0;
   const amounts = new Float64Array(run.count);
@@ -146,13 +146,13 @@ function costOf(run: Run, label: string, metric: string, show: Show): Cost | nul
     lists: [
       [`${title} by phase`, group(byPhase(run))],
       [`${title} by module`, group(byModule(run)).slice(0, SHOWN)],
-      [`${title} by operator`, group(byOperator(run)).slice(0, SHOWN)],
+      [`${title} by function`, group(byFunction(run)).slice(0, SHOWN)],
       [`${title} by line`, group(byLine(run)).slice(0, SHOWN)],
     ],
   };
 }
 
-/** What is alive at the peak, shared out among uses, and by the modules, operators and lines that made it. */
+/** What is alive at the peak, shared out among uses, and by the modules, functions and lines that made it. */
 function memoryOf(run: Run): Cost | null {
   const memory = Memory.of(run);
   if (!memory.isKnown || !run.count) return null;
@@ -192,7 +192,7 @@ function memoryOf(run: Run): Cost | null {
           }),
         ).slice(0, SHOWN),
       ],
-      [`Made by operator`, group(byOperator(run)).slice(0, SHOWN)],
+      [`Made by function`, group(byFunction(run)).slice(0, SHOWN)],
       [`Made by line`, group(byLine(run)).slice(0, SHOWN)],
     ],
   };
@@ -262,9 +262,9 @@ function byModule(run: Run): Grouping {
 }
 
 /** The function that a program called for an operation, or where that is not known the operator. */
-function byOperator(run: Run): Grouping {
-  const name = (number: number): Named => [run.operatorNames[number], `op:${run.operatorNames[number]}`];
-  return { size: run.operatorNames.length, of: (node) => run.operatorOf(node), name };
+function byFunction(run: Run): Grouping {
+  const name = (number: number): Named => [run.functionNames[number], `op:${run.functionNames[number]}`];
+  return { size: run.functionNames.length, of: (node) => run.functionOf(node), name };
 }
 
 /** The line of the program that an operation belongs to: of a gradient, that of the operation whose gradient it is. */

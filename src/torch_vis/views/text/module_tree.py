@@ -302,7 +302,7 @@ def _row(outline: ModuleTable, item: TreeItem, *, folded: bool) -> ModuleRow:
 def _own_rows(module: ModuleNode, own: Totals, times: int) -> list[ModuleRow]:
     """A row that names a module's own operations: ``· add ×2, relu``."""
     ops: Counter[str] = Counter()
-    for name, number in (module.own_ops or module.own_backward_ops).items():
+    for name, number in (module.own_calls or module.own_backward_ops).items():
         ops[op_label(name)] += number
     named = (name if number * times == 1 else f"{name} ×{number * times:,}" for name, number in ops.items())
     return [ModuleRow("· " + ", ".join(named), own)] if ops else []
