@@ -263,3 +263,54 @@ def test_a_file_with_figures_that_no_machine_has_is_one_error(tmp_path: Path, ch
     with pytest.raises(tv.errors.FileError) as raised:
         tv.hardware.load(path)
     assert str(raised.value).isprintable()
+
+
+def test_what_one_thread_gives_way_to_is_no_time_of_what_it_computes() -> None:
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        (alone,) = clocks.wall(lambda: time.sleep(0.2), "cpu", 1)
+        torch.set_num_threads(2)
+        (shared,) = clocks.wall(lambda: time.sleep(0.2), "cpu", 1)
+    finally:
+        torch.set_num_threads(threads)
+    # what several threads compute together is known by the clock on the wall alone
+    assert alone < 100e6 < 200e6 <= shared
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_however_little_time_there_is_what_every_model_is_full_of_is_timed(dtype: str) -> None:
+    flops = dict.fromkeys(("float32", "bfloat16"), 5e8)
+    probes = all_probes(ProbeSampler("cpu", flops, 4e6), ("float32", "bfloat16"))[: calibrating.LEAST_PROBES]
+    with tv.record(hold=False) as t:
+        for probe in probes:
+            if probe.family == "basic":
+                probe.make()()
+    graph, moved = t.graph, t.metrics["moved_bytes"].values
+    for op in ("copy_", "clone", "add.Tensor", "relu", "sum"):
+        sizes = [
+            moved[number]
+            for number, call in enumerate(graph.node_call.tolist())
+            if graph.calls[call].op == f"aten::{op}"
+            and graph.types[graph.value_type[graph.in_value[graph.in_start[number]]]].dtype == dtype
+        ]
+        assert sizes and min(sizes) < 20_000 and max(sizes) > 500_000, op
+
+
+def test_a_host_that_computes_itself_is_slower_where_its_caches_are_swept(tmp_path: Path) -> None:
+    quick = made_up("cpu")
+    machine = replace(quick, host=quick.host._replace(swept=3.0))
+
+    def host_ns(width: int, calibration: Any) -> float:
+        t = tv.trace(
+            torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(4)]), torch.ones(8, width)
+        )
+        return float(t.latency(calibration=calibration).prediction.host_ns.sum())
+
+    # a small model leaves Python's code and data where they are
+    assert host_ns(8, machine) == pytest.approx(host_ns(8, quick), rel=0.01)
+    assert host_ns(1024, machine) == pytest.approx(3 * host_ns(1024, quick), rel=0.1)
+    machine.save(tmp_path / "machine.json")
+    assert tv.hardware.load(tmp_path / "machine.json").host.swept == 3.0
+    on_gpu = replace(made_up("gpu"), host=machine.host)
+    assert host_ns(1024, on_gpu) == host_ns(1024, made_up("gpu"))

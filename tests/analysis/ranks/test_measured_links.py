@@ -72,6 +72,13 @@ def test_python_around_a_collective_counts_for_each() -> None:
     assert step_ns(more) - step_ns(hidden) == pytest.approx(count * 3 * MS, rel=0.01)
 
 
+def test_messages_of_a_pipeline_take_what_was_measured_around_messages() -> None:
+    measured = links(issue_ns={"plain": 7 * MS, "message": 2 * MS})
+    assert measured.around_ns("c10d::send") == measured.around_ns("c10d::recv_") == 2 * MS
+    assert measured.around_ns("c10d::allreduce_") == 7 * MS
+    assert links(issue_ns={"plain": 7 * MS}).around_ns("c10d::send") == 0.0
+
+
 def test_a_calibration_with_links_is_kept_in_its_file(tmp_path: Path) -> None:
     machine = replace(made_up("cpu"), links=links(hidden=0.25, issue_ns={"sharded": 5.0}))
     machine.save(tmp_path / "ranks.json")
@@ -105,7 +112,7 @@ def test_ranks_measure_how_they_talk(tmp_path: Path) -> None:
         assert sorted(sizes) == list(sizes) and sorted(times) == list(times) and times[0] > 0
         # sixteen million bytes take longer than a few hundred
         assert times[-1] > 2 * times[0]
-    assert {"sharded", "plain", "functional"} <= set(measured.issue_ns)
+    assert {"sharded", "plain", "functional", "message"} <= set(measured.issue_ns)
     w = tv.simulate(
         sharded, torch.ones(8, 256), mesh={"dp": 2}, hardware=tv.hardware.load(tmp_path / "ranks.json")
     )

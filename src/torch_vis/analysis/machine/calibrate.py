@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -57,6 +57,8 @@ TIMES_NOISE = 2.5
 ROUNDS = 12
 # How many operations are timed on a CPU at least, however little time there is.
 LEAST_PROBES = 250
+# The product that sweeps the caches, how often a step with such products is timed, and how many times longer it may be.
+SWEEP_ROWS, SWEEP_WIDTH, SWEEP_ROUNDS, MOST_SWEPT = 16, 512, 20, 5.0
 WARM_UP = frozenset({"deep words", "deep residual", "deep encoder"})
 
 
@@ -110,7 +112,8 @@ def _measure_ranks(
     if kept is not None and all(has_kept):
         return kept
     calibration = _measure(device, key, seconds)
-    calibration = replace(calibration, links=measure_links(device, calibration))
+    with RngStates(), with_gradients():
+        calibration = replace(calibration, links=measure_links(device, calibration))
     # the file is one, and so is what later steps are predicted by
     if int(os.environ.get("LOCAL_RANK", dist.get_rank())) == 0:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -153,6 +156,7 @@ def _measure(device: str, key: dict[str, Any], seconds: float) -> Calibration:
         elif len(samples.op):
             floor = float(np.percentile(samples.time_ns[samples.kernels <= 1], 2))
         gap = clocks.gap_ns(device, floor)
+        swept = 1.0 if on_gpu else _swept_host()
     calibration = Calibration(
         device=key["device"],
         class_="gpu" if on_gpu else "cpu",
@@ -165,7 +169,8 @@ def _measure(device: str, key: dict[str, Any], seconds: float) -> Calibration:
         samples=samples,
         host=HostCosts(unit, {}, 0.5),
     )
-    return _with_host(calibration, programs, unit)
+    calibration = _with_host(calibration, programs, unit)
+    return replace(calibration, host=calibration.host._replace(swept=swept))
 
 
 # ---------------------------------------------------------------- the host, by programs
@@ -247,6 +252,72 @@ def _with_host(calibration: Calibration, programs: Sequence[TimedProgram], unit:
     else:
         costs = fit(equations, unit)
     return replace(calibration, host=costs, noise=noise)
+
+
+class Sweep(nn.Module):
+    """Products as a layer computes them, beside what it hands on: on a CPU they sweep the caches of what runs there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_on = True
+        self.sides = torch.ones(SWEEP_ROWS, SWEEP_WIDTH), torch.ones(SWEEP_WIDTH, SWEEP_WIDTH)
+
+    def compute(self, times: int) -> None:
+        """As often as a layer does: once forward, twice backward."""
+        if self.is_on:
+            for _ in range(times):
+                torch.mm(*self.sides)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Hand on."""
+        return cast("torch.Tensor", _Swept.apply(x, self))
+
+
+class _Swept(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, sweep: Sweep) -> torch.Tensor:
+        ctx.sweep = sweep
+        sweep.compute(1)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        ctx.sweep.compute(2)
+        return grad.view_as(grad), None
+
+
+class SweptStep(NamedTuple):
+    """A training step of a small model, and what sweeps the caches in it."""
+
+    run: Callable[[], None]
+    update: Callable[[], None]
+    sweeps: list[Sweep]
+    batches: int = 1
+
+    def switch(self, is_on: bool) -> None:
+        """Whether the step sweeps the caches."""
+        for sweep in self.sweeps:
+            sweep.is_on = is_on
+
+    def sweep(self) -> None:
+        """All that sweeps in one step, alone."""
+        for sweep in self.sweeps:
+            sweep.compute(3 * self.batches)
+
+
+def _swept_host() -> float:
+    """How many times longer a CPU takes to issue operations where layers of usual size are computed between them."""
+    step = _swept_step(_blocks("cpu"), "cpu")
+    rows = []
+    for number in range(SWEEP_ROUNDS + 2):
+        step.switch(False)
+        row = [clocks.wall(step.run, "cpu", 1)[0]]
+        step.switch(True)
+        row += [clocks.wall(run, "cpu", 1)[0] for run in (step.run, step.sweep)]
+        if number > 1:
+            rows.append(row)
+    alone, swept, sweeps = undisturbed(rows).tolist()
+    return float(np.clip((swept - sweeps) / max(alone, 1.0), 1.0, MOST_SWEPT))
 
 
 # ---------------------------------------------------------------- kernels, by probes
@@ -360,9 +431,9 @@ def _marked(graph: Graph, work: Workload) -> list[tuple[int, int]]:
 # bytes of whole messages
 TALK_SIZES = (1 << 8, 1 << 12, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24)
 # how often everything is timed; rounds are spread out, since other work comes and goes
-TALK_ROUNDS = 24
+TALK_ROUNDS, SAID_ROUNDS, IN_A_ROW = 24, 12, 4
 # of the programs with which Python's part is measured
-BLOCKS, WIDTH = 6, 32
+BLOCKS, WIDTH, MICRO_BATCHES = 6, 32, 3
 # bytes of the message beside which something is computed
 BESIDE = 1 << 22
 
@@ -381,21 +452,42 @@ def measure_links(device: str, machine: Calibration) -> RankLinks:
         for size in TALK_SIZES
         if (run := _probe(kind, size, device)) is not None
     }
-    rounds: list[list[float]] = []
-    for number in range(TALK_ROUNDS + 1):
-        row = [_timed(run, device) for run in probes.values()]
+    sweep = Sweep()
+    rounds: list[list[list[float]]] = []
+    for number in range(SAID_ROUNDS + 1):
+        row = [_said(run, device, sweep) for run in probes.values()]
         # in the first, connections are made
         if number:
             rounds.append(row)
     # ranks leave a barrier one after another: the time of the last is that of the collective itself
-    times = undisturbed(_over_ranks(rounds, torch.distributed.ReduceOp.MIN, device))
+    times = undisturbed(np.median(_over_ranks(rounds, torch.distributed.ReduceOp.MIN, device), axis=-1))
     table: dict[str, list[tuple[int, float]]] = {}
     for (kind, size), time_ns in zip(probes, times.tolist()):
-        rows = table.setdefault(kind, [])
-        # more bytes never take less
-        rows.append((size, max(time_ns, rows[-1][1] if rows else 0.0)))
+        table.setdefault(kind, []).append((size, time_ns))
+    table = {kind: rising(rows) for kind, rows in table.items()}
     links = RankLinks(job_size(), table, _hidden(device), {})
     return links._replace(issue_ns=_around(device, machine, links))
+
+
+def rising(rows: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Times of messages from small to large, where more bytes never take less: what disturbs one only adds to it.
+
+    >>> rising([(1, 5.0), (2, 90.0), (4, 6.0)])
+    [(1, 5.0), (2, 6.0), (4, 6.0)]
+    """
+    sizes, times = zip(*rows)
+    least = np.minimum.accumulate(np.array(times)[::-1])[::-1]
+    return list(zip(sizes, least.tolist()))
+
+
+def _said(run: Callable[[], Any], device: str, sweep: Sweep) -> list[float]:
+    """The times of a few in a row, as a step has them: each varies, and layers are computed before it."""
+    times = []
+    for _ in range(IN_A_ROW):
+        if not device.startswith("cuda"):
+            sweep.compute(3)
+        times.append(_timed(run, device))
+    return times
 
 
 def _timed(run: Callable[[], Any], device: str) -> float:
@@ -432,14 +524,14 @@ def _probe(kind: str, size: int, device: str) -> Callable[[], Any] | None:
     ranks, rank = dist.get_world_size(), dist.get_rank()
     part = max(size // 4 // ranks, 1)
     whole, own = torch.ones(part * ranks, device=device), torch.ones(part, device=device)
-    other = torch.ones_like(whole)
     if kind == "send":
         return lambda: _there_and_back(whole, rank)
     calls: dict[str, Callable[[], Any]] = {
         "all_reduce": lambda: dist.all_reduce(whole),
-        "all_gather": lambda: dist.all_gather_into_tensor(whole, own),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(own, whole),
-        "all_to_all": lambda: dist.all_to_all_single(other, whole),
+        # into new memory, as layers that are divided have it
+        "all_gather": lambda: dist.all_gather_into_tensor(torch.empty_like(whole), own),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(torch.empty_like(own), whole),
+        "all_to_all": lambda: dist.all_to_all_single(torch.empty_like(whole), whole),
         "broadcast": lambda: dist.broadcast(whole, 0),
     }
     try:
@@ -504,49 +596,82 @@ def _hidden(device: str) -> float:
 
 
 def _around(device: str, machine: Calibration, links: RankLinks) -> dict[str, float]:
-    """What small divided models take beyond their operations and what they say to each other, by collective."""
-    steps = {"sharded": _sharded(device), "plain": _replicated(device), "functional": _parallel(device)}
-    # on a CPU all of it is what this thread computes, which other work on the machine hardly changes
+    """What dividing a small model takes beyond its operations and what ranks say to each other, by collective.
+
+    That is what a step takes more than that of the whole model, while layers of usual size are computed beside both.
+    Stages of a pipeline run as many layers for all micro-batches together.
+    """
+    whole = _swept_step(_blocks(device), device)
+    steps = {
+        "sharded": _sharded(device), "plain": _replicated(device), "functional": _parallel(device),
+        "message": _piped(device),
+    }  # fmt: skip
     on_gpu = device.startswith("cuda")
-    clock = _timed if on_gpu else _computed
-    rounds = [[clock(step, device) for step in steps.values()] for _ in range(TALK_ROUNDS + 3)][3:]
-    times = undisturbed(_over_ranks(rounds, torch.distributed.ReduceOp.MAX, device))
+    rounds = [[_rest(step, device) for step in (whole, *steps.values())] for _ in range(TALK_ROUNDS + 3)][3:]
+    first, *times = undisturbed(_over_ranks(rounds, torch.distributed.ReduceOp.MAX, device)).tolist()
+    known, _ = _issued(whole, machine)
     around = {}
-    for (name, step), time_ns in zip(steps.items(), times.tolist()):
+    for (name, step), time_ns in zip(steps.items(), times):
         torch.distributed.barrier()
-        traced = trace(step, hold=False)
-        graph = traced.graph
-        latency = predict(graph, traced.metrics, machine)
-        work = latency.device_ns.copy()
-        work[[*graph.comm_node.tolist(), *graph.wait_node.tolist()]] = 0.0
-        ops = [graph.calls[graph.node_call[node]].op for node in graph.comm_node.tolist()]
+        own_ns, ops = _issued(step, machine)
         rows = [row for op in ops if (row := collective(op)) is not None]
-        said = sum(links.time_ns(row.kind, 0, links.ranks) for row in rows)
+        said = sum(links.time_ns(row.kind, 0, links.ranks) for row in rows) if on_gpu else 0.0
         own = [op for op in ops if starter(op) == name]
-        rest = time_ns - float(latency.host_ns.sum()) - float(work.sum()) - (said if on_gpu else 0.0)
         if own:
-            around[name] = max(rest, 0.0) / len(own)
+            around[name] = max((time_ns - first) - (own_ns - known) - said, 0.0) / len(own)
     # one figure for all ranks
     names = sorted(around)
     values = _over_ranks([around[name] for name in names], torch.distributed.ReduceOp.MAX, device)
     return dict(zip(names, values.tolist()))
 
 
-def _blocks(device: str) -> nn.Sequential:
+def _rest(step: SweptStep, device: str) -> float:
+    """What a step takes, what sweeps the caches left out.
+
+    On a CPU all of it is what this thread computes, which other work on the machine hardly changes.
+    """
+    if device.startswith("cuda"):
+        step.switch(False)
+        return _timed(step.run, device)
+    return _computed(step.run, device) - _computed(step.sweep, device)
+
+
+def _issued(step: SweptStep, machine: Calibration) -> tuple[float, list[str]]:
+    """What a step's operations take by prediction, without what sweeps the caches; and the collectives in it."""
+    step.switch(False)
+    traced = trace(step.run, hold=False)
+    step.switch(True)
+    graph = traced.graph
+    latency = predict(graph, traced.metrics, machine)
+    work = latency.device_ns.copy()
+    work[[*graph.comm_node.tolist(), *graph.wait_node.tolist()]] = 0.0
+    ops = [graph.calls[graph.node_call[node]].op for node in graph.comm_node.tolist()]
+    # so small a model leaves the caches alone, and is timed where they are swept
+    swept = 1.0 if machine.class_ == "gpu" else machine.host.swept
+    return float(latency.host_ns.sum()) * swept + float(work.sum()), ops
+
+
+def _blocks(device: str, count: int = BLOCKS) -> nn.Sequential:
     return nn.Sequential(
-        *[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH)) for _ in range(BLOCKS)]
+        *[
+            nn.Sequential(nn.Linear(WIDTH, WIDTH), Sweep(), nn.ReLU(), nn.Linear(WIDTH, WIDTH), Sweep())
+            for _ in range(count)
+        ]
     ).to(device)
 
 
-def _stepped(model: nn.Module, device: str) -> Callable[[], None]:
+def _swept_step(model: nn.Module, device: str) -> SweptStep:
     optimizer, x = torch.optim.SGD(model.parameters(), lr=1e-3), torch.ones(4, WIDTH, device=device)
 
-    def step() -> None:
-        model(x).sum().backward()
+    def update() -> None:
         optimizer.step()
         optimizer.zero_grad()
 
-    return step
+    def step() -> None:
+        model(x).sum().backward()
+        update()
+
+    return SweptStep(step, update, [module for module in model.modules() if isinstance(module, Sweep)])
 
 
 def _mesh(device: str) -> Any:
@@ -555,24 +680,43 @@ def _mesh(device: str) -> Any:
     return init_device_mesh(device.partition(":")[0], (job_size(),), mesh_dim_names=("ranks",))
 
 
-def _sharded(device: str) -> Callable[[], None]:
+def _sharded(device: str) -> SweptStep:
     from torch.distributed.fsdp import fully_shard
 
     mesh, model = _mesh(device), _blocks(device)
     for block in model:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    return _stepped(model, device)
+    return _swept_step(model, device)
 
 
-def _replicated(device: str) -> Callable[[], None]:
-    return _stepped(nn.parallel.DistributedDataParallel(_blocks(device)), device)
+def _replicated(device: str) -> SweptStep:
+    return _swept_step(nn.parallel.DistributedDataParallel(_blocks(device)), device)
 
 
-def _parallel(device: str) -> Callable[[], None]:
+def _parallel(device: str) -> SweptStep:
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     mesh, model = _mesh(device), _blocks(device)
     for block in model:
-        parallelize_module(block, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
-    return _stepped(model, device)
+        parallelize_module(block, mesh, {"0": ColwiseParallel(), "3": RowwiseParallel()})
+    return _swept_step(model, device)
+
+
+def _piped(device: str) -> SweptStep:
+    """A stage for each rank, as in training."""
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    ranks, rank = job_size(), torch.distributed.get_rank()
+    model = _blocks(device, BLOCKS // MICRO_BATCHES)
+    stage = PipelineStage(model, rank, ranks, torch.device(device))
+    schedule = ScheduleGPipe(stage, MICRO_BATCHES, loss_fn=lambda out, target: (out - target).sum())
+    x = torch.ones(4 * MICRO_BATCHES, WIDTH, device=device)
+    step = _swept_step(model, device)
+    given: dict[str, Any] = {"target": x} if rank == ranks - 1 else {}
+
+    def run() -> None:
+        schedule.step(*([x] if rank == 0 else []), **given)
+        step.update()
+
+    return step._replace(run=run, batches=MICRO_BATCHES)

@@ -124,13 +124,17 @@ class RankLinks(NamedTuple):
 
 
 def starter(op: str) -> str:
-    """What usually starts a collective, by its operator: DTensor, a sharded model, or anything else.
+    """What usually starts a collective, by its operator: DTensor, a sharded model, a pipeline, or anything else.
 
     >>> starter("_c10d_functional::all_reduce"), starter("c10d::_allgather_base_"), starter("c10d::allreduce_")
     ('functional', 'sharded', 'plain')
+    >>> starter("c10d::recv_")
+    'message'
     """
     if op.startswith("_c10d_functional"):
         return "functional"
+    if op.partition(".")[0] in ("c10d::send", "c10d::recv_", "c10d::recv_any_source_"):
+        return "message"
     return (
         "sharded"
         if op.partition(".")[0] in ("c10d::_allgather_base_", "c10d::_reduce_scatter_base_")
@@ -331,7 +335,7 @@ def _check_figures(calibration: Calibration) -> None:
     positive: dict[str, list[Any]] = {
         "peaks": [*calibration.peaks.values()],
         "copies": [*sizes, *rates],
-        "times": [calibration.floor_ns, host.unit_ns, *samples.time_ns.tolist()],
+        "times": [calibration.floor_ns, host.unit_ns, host.swept, *samples.time_ns.tolist()],
     }
     others: dict[str, list[Any]] = {
         "memory": [calibration.memory_bytes],

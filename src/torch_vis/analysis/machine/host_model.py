@@ -129,6 +129,8 @@ OPERATOR_SPREAD = 0.5
 # layers whose operations C++ calls, and the part that each then costs: no arguments from Python, no results to it
 RECURRENT_MODULES = frozenset({"RNN", "LSTM", "GRU"})
 FROM_CPP = 0.5
+# how many operations before one count for what is in the caches, and how many bytes each moves where they are swept
+SWEPT_AROUND, SWEPT_BYTES = 16, 1 << 18
 # how far the time of one program is off
 NOISE = 0.08
 VIEW, LISTED = KINDS.index("view"), KINDS.index("optimizer")
@@ -145,11 +147,16 @@ class Equation(NamedTuple):
 
 
 class HostCosts(NamedTuple):
-    """Nanoseconds on the host by term (``"grad"/"matmul"``, ``"scope"`` …) and the relative error of whole programs."""
+    """Nanoseconds on the host by term (``"grad"/"matmul"``, ``"scope"`` …) and the relative error of whole programs.
+
+    ``swept`` is how many times longer a host that computes itself takes where that sweeps its caches: small programs
+    find all of Python's code and data there, and models of usual size do not.
+    """
 
     unit_ns: float
     terms: dict[str, float]
     error: float
+    swept: float = 1.0
 
     def per_class(self, work: Workload) -> Floats:
         """What each class of operation costs in each mode, launches left out."""
@@ -206,6 +213,18 @@ def per_node(graph: Graph, work: Workload, estimate: KernelEstimate, costs: Host
         first = np.flatnonzero(mode == code)[:1]
         host_ns[first] += costs.extra(name)
     return host_ns
+
+
+def swept_share(work: Workload) -> Floats:
+    """How far operations run in caches that those around them have swept: 0 for not at all, 1 for wholly.
+
+    A step follows another one, so that before the first operation comes the last.
+    """
+    moved = np.nan_to_num(work.moved)[work.group]
+    count = min(SWEPT_AROUND, len(moved))
+    sums = np.concatenate([[0.0], np.cumsum(np.concatenate([moved[len(moved) - count :], moved]))])
+    before = sums[count : count + len(moved)] - sums[: len(moved)]
+    return np.asarray(np.minimum(before / max(count, 1) / SWEPT_BYTES, 1.0))
 
 
 def counts(graph: Graph, work: Workload, estimate: KernelEstimate) -> dict[str, float]:
@@ -300,10 +319,11 @@ def _first(name: str, on_gpu: bool) -> tuple[float, float]:
 def to_plain(costs: HostCosts) -> dict[str, Any]:
     """The costs for JSON."""
     terms = {name: round(cost, 1) for name, cost in costs.terms.items()}
-    return {"unit_ns": round(costs.unit_ns, 1), "error": round(costs.error, 4), "terms": terms}
+    figures = {"unit_ns": round(costs.unit_ns, 1), "error": round(costs.error, 4), "terms": terms}
+    return figures if costs.swept == 1.0 else {**figures, "swept": round(costs.swept, 3)}
 
 
 def from_plain(plain: dict[str, Any]) -> HostCosts:
     """The inverse of ``to_plain``."""
     terms = {str(name): float(cost) for name, cost in plain["terms"].items()}
-    return HostCosts(float(plain["unit_ns"]), terms, float(plain["error"]))
+    return HostCosts(float(plain["unit_ns"]), terms, float(plain["error"]), float(plain.get("swept", 1.0)))

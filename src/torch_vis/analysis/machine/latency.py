@@ -115,6 +115,8 @@ def predict(graph: Graph, metrics: Metrics, machine: Calibration | Hardware) -> 
         per_class = estimate.time_ns + (GAP_NS * estimate.kernels if overlaps else 0.0)
     device = per_class[work.group]
     issue = host_time.per_node(graph, work, estimate, host) * within[work.group]
+    if not overlaps:
+        issue = issue * (1.0 + (host.swept - 1.0) * host_time.swept_share(work))
     follow = partial(timeline, waits=_waits(graph), kernels=estimate.kernels[work.group], overlaps=overlaps)
     end = follow(issue, device)
     common = max(COMMON, machine.noise) if isinstance(machine, Calibration) else COMMON

@@ -524,10 +524,10 @@ def elements(sampler: ProbeSampler, dtype: str, size: int) -> Iterator[Probe]:
         data = make(grad=True)
         return backward(call(data), (data,))
 
-    for single in UNARY.values():
-        yield Probe("elements", partial(unary, single))
-    for double in BINARY.values():
-        yield Probe("elements", partial(binary, double))
+    for name, single in UNARY.items():
+        yield Probe("basic" if name in BASIC else "elements", partial(unary, single))
+    for name, double in BINARY.items():
+        yield Probe("basic" if name in BASIC else "elements", partial(binary, double))
     for single in DIFFERENTIATED:
         yield Probe("elements backward", partial(backward_of, single))
     for copy in copies(sampler, dtype, rows):
@@ -673,8 +673,9 @@ def optimizers(sampler: ProbeSampler, dtype: str) -> Iterator[Probe]:
 
 VARIED = ("matmul", "vocabulary", "bmm", "attention", "encoder", "recurrent", "convolution")
 """Families whose time depends on the kernel that a library chooses, forward and backward."""
-# few of them, and rows of odd length are four times slower: no other product tells
-FIRST = "vocabulary"
+# vocabularies, since rows of odd length are four times slower, as no other product tells; and what models are full of
+FIRST = {"vocabulary": 0.4, "basic": 0.1}
+BASIC = frozenset({"relu", "gelu", "sum", "clone", "add", "add_", "mul", "copy_"})
 SIZES = (1_000, 30_000, 400_000, 3_000_000, 25_000_000)
 
 
@@ -707,7 +708,7 @@ def all_probes(sampler: ProbeSampler, dtypes: tuple[str, ...], share: float = 1.
     drawn = random.Random(1)
 
     def rank(probe: Probe) -> float:
-        late = 0.4 if probe.family == FIRST else 1.0 if probe.family.startswith(VARIED) else 2.0
-        return drawn.random() * late
+        usual = 1.0 if probe.family.startswith(VARIED) else 2.0
+        return drawn.random() * FIRST.get(probe.family, usual)
 
     return sorted(probes, key=rank)
