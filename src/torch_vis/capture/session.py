@@ -554,8 +554,8 @@ def _numbering(numbers: Any) -> Callable[[int], int | None]:
     known = numbers.tolist()
 
     def number(value: int) -> int | None:
-        found: int = known[value] if value < len(known) else -1
-        return found if found >= 0 else None
+        known_number: int = known[value] if value < len(known) else -1
+        return known_number if known_number >= 0 else None
 
     return number
 
