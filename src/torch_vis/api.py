@@ -175,10 +175,7 @@ def trace(
     if isinstance(keep, bool):
         keep, hold = None, _old_keep(keep, "trace")
     _refuse_misuse(model, kwargs, loss, via)
-    import torch
-
-    from torch_vis.capture.recording.user_functions import held_modules
-    from torch_vis.capture.session import Capture, name_inputs
+    from torch_vis.capture.session import name_inputs
 
     named = dict(kwargs or {})
     has_frontend = via != "eager" or dynamic or dynamic_shapes is not None or fullgraph
@@ -186,10 +183,11 @@ def trace(
         raise UsageError("repeat= times the model as it runs; leave out fake and via")
     if assume is not None and not fake:
         raise UsageError("assume= stands for numbers that a run by shapes does not have; add fake=True")
+    is_other_run = fake or has_frontend or bool(repeat)
+    live = _live(model, keep, replace, until, is_other_run, backward or loss is not None)
     if fake:
         from torch_vis.capture.fake import fake_run
 
-        _live(model, keep, replace, until, True, False)
         if has_frontend:
             raise UsageError(
                 "fake=True runs the model as it is; leave out via, dynamic, dynamic_shapes and fullgraph"
@@ -198,11 +196,7 @@ def trace(
             model, args, named, backward, loss, functions=functions, partial=partial, assume=assume
         )
         return Trace.of(faked.run, output=faked.output, error=faked.error)
-    modules = [model] if isinstance(model, torch.nn.Module) else []
-    acting = _live(model, keep, replace, until, has_frontend or bool(repeat), backward or loss is not None)
-    known = held_modules(model) if not modules else {}
-    capture = Capture(*modules, keep=hold or bool(repeat), functions=functions, known=known)
-    capture.inputs = name_inputs(model, args, named)
+    capture = _capture_of(model, args, named, keep=hold or bool(repeat), functions=functions)
     # before the run, which may take its arguments apart
     entry = CallSignature(model, args, named, name_inputs) if hold else None
     captured: CapturedProgram | None = None
@@ -215,20 +209,45 @@ def trace(
     if repeat:
         from torch_vis.capture.timing.repeat import Repeats, RepeatTarget
 
-        repeats = Repeats(
-            RepeatTarget(model, args, named, backward, loss), repeat, capture, functions=functions
-        )
+        target = RepeatTarget(model, args, named, backward, loss)
+        repeats = Repeats(target, repeat, capture, functions=functions)
+    program = captured.run if captured is not None else lambda: model(*args, **named)
     try:
-        with acting or nullcontext():
-            capture.run(
-                captured.run if captured is not None else lambda: model(*args, **named),
-                backward=backward,
-                loss=loss,
-                partial=partial,
-            )
+        with live or nullcontext():
+            capture.run(program, backward=backward, loss=loss, partial=partial)
     finally:
         if captured is not None:
             captured.forget()
+    return _finished(capture, captured, repeats, live, entry)
+
+
+def _capture_of(
+    model: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], *, keep: bool, functions: bool
+) -> Capture:
+    """A recording of a model or another callable that is about to be called with these arguments."""
+    import torch
+
+    from torch_vis.capture.recording.user_functions import held_modules
+    from torch_vis.capture.session import Capture, name_inputs
+
+    modules = [model] if isinstance(model, torch.nn.Module) else []
+    known = held_modules(model) if not modules else {}
+    capture = Capture(*modules, keep=keep, functions=functions, known=known)
+    capture.inputs = name_inputs(model, args, kwargs)
+    return capture
+
+
+def _finished(
+    capture: Capture,
+    captured: CapturedProgram | None,
+    repeats: Repeats | None,
+    live: Live | None,
+    entry: CallSignature | None,
+) -> Trace:
+    """The trace of a recording that has ended, with what its front-end, its repetitions and its edits add to it.
+
+    Without ``entry`` it holds no tensors.
+    """
     run, kept, output, error = capture.finish()
     if error is not None:
         run.meta["error"] = _in_one_line(error)
@@ -246,33 +265,35 @@ def trace(
             "the callable returned a generator or coroutine, and nothing in it has run; use record around it"
         )
         run.limits += (Limit(text, kind="missing"),)
-
-    if acting is not None:
-        run.limits += tuple(Limit(text, kind="altered") for text in acting.limits)
+    if live is not None:
+        run.limits += tuple(Limit(text, kind="altered") for text in live.limits)
     trace = Trace(
         run.graph,
         run.metrics,
         run.limits,
         run.meta,
         output=output,
-        kept=kept if hold else None,
+        kept=None if entry is None else kept,
         error=error,
         program=None if captured is None else captured.program,
         entry=entry,
     )
-    trace.activations = {} if acting is None else acting.kept
+    trace.activations = {} if live is None else live.kept
     return trace
 
 
-def _live(model: Any, keep: Any, replace: Any, until: Any, other: bool, backward: bool) -> Live | None:
-    """What keeps and changes activations during a traced run; None where nothing was asked for."""
+def _live(model: Any, keep: Any, replace: Any, until: Any, is_other_run: bool, backward: bool) -> Live | None:
+    """What keeps and changes activations during a traced run; None where nothing was asked for.
+
+    That works on the model as it runs, and ``is_other_run`` says that another program or several runs were asked for.
+    """
     import torch
 
     if keep is None and replace is None and until is None:
         return None
     if not isinstance(model, torch.nn.Module):
         raise UsageError("keep=, replace= and until= select modules of a model; trace() was given a function")
-    if other:
+    if is_other_run:
         raise UsageError(
             "keep=, replace= and until= act on the model as it runs; leave out via, dynamic, fake and repeat"
         )

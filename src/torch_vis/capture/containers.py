@@ -370,7 +370,7 @@ def beside_tensors(arguments: Mapping[str, Any]) -> dict[str, PlainArgument]:
     >>> {name: item.text for name, item in beside_tensors({"x": [torch.ones(1), 2], "flag": True}).items()}
     {'x': 'of type list', 'x.1': '2', 'flag': 'True'}
     """
-    found: dict[str, PlainArgument] = {}
+    others: dict[str, PlainArgument] = {}
     stack = list(arguments.items())[::-1]
     visited: set[int] = set()
     while stack:
@@ -378,11 +378,11 @@ def beside_tensors(arguments: Mapping[str, Any]) -> dict[str, PlainArgument]:
         # an argument that is not given is None more often than not
         if item is None or isinstance(item, torch.Tensor) or id(item) in visited:
             continue
-        found[name] = _compared(item) or _container(item) or _object(item)
-        if found[name].kind == "container":
+        others[name] = _compared(item) or _container(item) or _object(item)
+        if others[name].kind == "container":
             visited.add(id(item))
             stack.extend((f"{name}.{key}", part) for key, part in reversed(container_items(item)))
-    return found
+    return others
 
 
 def _compared(item: Any) -> PlainArgument | None:

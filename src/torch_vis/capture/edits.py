@@ -208,9 +208,9 @@ def _kept_at(run: Any, place: EditPlace, tensor: torch.Tensor) -> torch.Tensor:
     place = place._replace(name=place.name.removesuffix(" ->"))
     value_at = getattr(run, "value_at", None)
     if value_at is not None:
-        found: torch.Tensor | None = value_at(place.name)
-        if found is not None:
-            return found
+        at_place: torch.Tensor | None = value_at(place.name)
+        if at_place is not None:
+            return at_place
     kept = getattr(run, "kept", run)
     if not isinstance(kept, Mapping):
         raise UsageError(
@@ -226,14 +226,14 @@ def _kept_at(run: Any, place: EditPlace, tensor: torch.Tensor) -> torch.Tensor:
     if place.name not in kept:
         names = ", ".join(map(repr, list(kept)[:6])) or "nothing"
         raise UsageError(f"patch_from(): the other run did not keep {place.name!r}; it kept {names}")
-    there = kept[place.name]
-    if isinstance(there, list) and place.name in kept:
-        if place.call >= len(there):
+    record = kept[place.name]
+    if isinstance(record, list) and place.name in kept:
+        if place.call >= len(record):
             raise UsageError(
-                f"patch_from(): the other run has {len(there)} calls of {place.name!r}, and this is one more"
+                f"patch_from(): the other run has {len(record)} calls of {place.name!r}, and this is one more"
             )
-        there = there[place.call]
-    first = next((part for _, part in named_tensors(there)), None)
+        record = record[place.call]
+    first = next((part for _, part in named_tensors(record)), None)
     if first is None:
         raise UsageError(f"patch_from(): what the other run kept of {place.name!r} holds no tensor")
     first = sliced(first, index, place.name)

@@ -429,20 +429,20 @@ class Live(Context["Live"]):
         text = (
             str(wanted) if isinstance(wanted, (str, Selector)) else getattr(wanted, "__name__", repr(wanted))
         )
-        found = False
+        selects_any = False
         # what several branches select is kept and changed once
         before = len(self._taps)
         for branch in selector(wanted).branches:
             branch = self._names.resolved(branch)
             if branch.reader is not None or branch.of_operations:
                 self._operations += [self._operation_tap(branch, text, by)]
-                found = True
+                selects_any = True
                 continue
             numbers = [n for n in range(len(self._rows)) if self._selects(branch, n)]
             for number in _once(numbers, self._rows):
                 self._add_tap(branch, number, text, by)
-                found = True
-        if not found:
+                selects_any = True
+        if not selects_any:
             raise UsageError(f"{text!r} selects no module of {type(self.model).__name__}")
         self._taps[before:] = {tap.name: tap for tap in self._taps[before:]}.values()
 

@@ -100,7 +100,11 @@ class CapturedRun(NamedTuple):
 
 
 class Capture(Context["Capture"]):
-    """One recording of (a part of) a program: enter, run, leave, then ``finish`` gives the run."""
+    """One recording of (a part of) a program: enter, run, leave, then ``finish`` gives the run.
+
+    ``names`` are what the modules are called, in their order; ``known`` has, by id, the names of other modules that the
+    program may call.
+    """
 
     def __init__(
         self,
@@ -114,7 +118,6 @@ class Capture(Context["Capture"]):
         names: Sequence[str] = (),
         known: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        # names: what the modules are called; known: by id, what others are called, should they be met
         self._known_names = known
         self.substitutes = substitutes
         self.recorder = Recorder(keep=keep, timing=timing, memory=memory)
@@ -221,7 +224,7 @@ class Capture(Context["Capture"]):
         if rec.keep:
             self._keep_results(facts)
             self._keep_calls(assembly)
-            self._keep_escapes(self._value(assembly))
+            self._keep_escapes(_numbering(self._graph_values(assembly)))
             self._keep_modes(facts.paths)
         self._count_opaque(graph)
         rec.open_steps.clear()
@@ -406,10 +409,6 @@ class Capture(Context["Capture"]):
         stands_for = assembly.stands_for
         return np.where(self.in_graph[stands_for], assembly.numbers[stands_for], -1)
 
-    def _value(self, assembly: Assembly) -> Callable[[int], int | None]:
-        """The number in the graph of one of the recorder's values; None of one that the graph leaves out."""
-        return _numbering(self._graph_values(assembly))
-
     def _keep_calls(self, assembly: Assembly) -> None:
         """Keep what calls of modules were given and returned, to be looked at if somebody asks."""
         rec = self.recorder
@@ -468,7 +467,7 @@ class Capture(Context["Capture"]):
         unique = {id(p): p for _, p in chain(*self._named_parameters)}
         return [p for p in unique.values() if not isinstance(p, torch.nn.UninitializedParameter)]
 
-    # ---------------------------------------------------------------- circumstances
+    # ---------------------------------------------------------------- settings, meta, times
 
     def _settings(self, paths: dict[int, str]) -> dict[str, Any]:
         """What the modules that were called, and the optimizers that made a step, were set to."""
@@ -479,9 +478,9 @@ class Capture(Context["Capture"]):
             if row.kind == "module" and isinstance(row.owner, torch.nn.Module)
         ]
         steps = {"optimizers": list(rec.steps.values())} if rec.steps else {}
-        second = self._second_paths(paths) if called else {}
-        also = {"second_paths": second} if second else {}
-        return {"settings": module_settings(called) | steps | also} if called or steps else {}
+        second_paths = self._second_paths(paths) if called else {}
+        aliases = {"second_paths": second_paths} if second_paths else {}
+        return {"settings": module_settings(called) | steps | aliases} if called or steps else {}
 
     def _second_paths(self, paths: dict[int, str]) -> dict[str, str]:
         """Further paths of modules that were called, each with the path that the graph has."""
@@ -524,9 +523,9 @@ class Capture(Context["Capture"]):
         if "scope_time_ns" not in assembly.metrics:
             return {"wall_ns": wall, "overhead_ns": self.recorder.overhead}
         run = int(assembly.metrics["scope_time_ns"].values[0])
-        # up to all that the recorder did not measure as its own
-        more = wall - self.recorder.overhead - run
-        error = max(assembly.time_error_ns + self.interrupted_ns, more)
+        # recording may have taken any of the time that is neither the run's nor measured as the recorder's
+        unmeasured = wall - self.recorder.overhead - run
+        error = max(assembly.time_error_ns + self.interrupted_ns, unmeasured)
         return {"wall_ns": wall, "overhead_ns": wall - run, "overhead_error_ns": max(error, 0)}
 
 
@@ -554,8 +553,8 @@ def _numbering(numbers: Any) -> Callable[[int], int | None]:
     known = numbers.tolist()
 
     def number(value: int) -> int | None:
-        found: int = known[value] if value < len(known) else -1
-        return found if found >= 0 else None
+        known_number: int = known[value] if value < len(known) else -1
+        return known_number if known_number >= 0 else None
 
     return number
 
@@ -728,11 +727,11 @@ def rank_meta(rec: Recorder, layout: MeshLayout) -> dict[str, Any]:
     mesh: dict[str, int] = {}
     coordinates: dict[str, int] = {}
     for item in layout.meshes:
-        own = item.get_coordinate()
+        coordinate = item.get_coordinate()
         for number, axis in enumerate(item.mesh_dim_names or ()):
             mesh.setdefault(str(axis), int(item.size(number)))
-            if own is not None:
-                coordinates.setdefault(str(axis), int(own[number]))
+            if coordinate is not None:
+                coordinates.setdefault(str(axis), int(coordinate[number]))
     for group in rec.groups:
         if group.axis:
             mesh.setdefault(group.axis, len(group.ranks))

@@ -340,12 +340,12 @@ def tasks(about: str | None = None) -> TaskList:
     return result
 
 
-def _having(words: list[str], rows: Iterable[Task], said: Callable[[Task], list[str]]) -> TaskList:
+def _having(words: list[str], rows: Iterable[Task], texts_of: Callable[[Task], list[str]]) -> TaskList:
     """The tasks of which something is said that begins with each of the words."""
     return TaskList(
         task
         for task in rows
-        if all(any(part.startswith(_stem(word)) for part in said(task)) for word in words)
+        if all(any(part.startswith(_stem(word)) for part in texts_of(task)) for word in words)
     )
 
 

@@ -401,19 +401,19 @@ class BoxBorders:
             if parent:
                 members.setdefault(parent, []).append(wire)
 
-    def _way_to(self, value: int) -> list[int]:
+    def _route_to(self, value: int) -> list[int]:
         """The bundles to open on the way from the main graph to a value, the value last."""
-        way = [value]
-        while way[-1] in self._inside:
-            way.append(self._inside[way[-1]])
-        return way[::-1]
+        bundles = [value]
+        while bundles[-1] in self._inside:
+            bundles.append(self._inside[bundles[-1]])
+        return bundles[::-1]
 
     def _hand_down(self, demands: Iterable[Demand]) -> None:
         """Bring bundles to the boxes whose operations read from them, and split them where needed."""
-        ways = {value: self._way_to(value) for value, _ in demands}
+        routes = {value: self._route_to(value) for value, _ in demands}
         arrived: list[dict[int, list[Demand]]] = [{} for _ in self.boxes.boxes]
         for value, reader in demands:
-            arrived[self.boxes[reader].path[1]].setdefault(ways[value][0], []).append((value, reader))
+            arrived[self.boxes[reader].path[1]].setdefault(routes[value][0], []).append((value, reader))
         for number in range(1, len(self.boxes)):
             self.imports[number].update(dict.fromkeys(arrived[number]))
             at_hand = list(arrived[number].items())
@@ -427,8 +427,8 @@ class BoxBorders:
                     continue
                 parted: dict[int, list[Demand]] = {}
                 for value, reader in wanted:
-                    way = ways[value]
-                    parted.setdefault(way[way.index(wire) + 1], []).append((value, reader))
+                    route = routes[value]
+                    parted.setdefault(route[route.index(wire) + 1], []).append((value, reader))
                 self.unpacked[number][wire] = set(parted)
                 at_hand.extend(parted.items())
 

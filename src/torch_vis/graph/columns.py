@@ -104,7 +104,7 @@ class Columns:
 
     def __repr__(self) -> str:
         parts = ((self, "operation"), (self.value_type, "value"), (self.scope_call, "scope"))
-        return f"<{type(self).__name__}: {', '.join(many(len(rows), thing) for rows, thing in parts)}>"
+        return f"<{type(self).__name__}: {', '.join(many(len(rows), noun) for rows, noun in parts)}>"
 
     def input_span(self, node: int) -> tuple[int, int]:
         """The rows of ``in_value`` that belong to a node."""

@@ -29,7 +29,8 @@ from torch_vis.graph.text import inert, shortened
 from torch_vis.graph.types import Ints
 from torch_vis.graph.verify import check
 
-LONGEST = 400  # letters of a call in a row's repr
+# letters of a call in a row's repr
+LONGEST = 400
 Record = TypeVar("Record", bound=Hashable)
 RowType = TypeVar("RowType", bound="Row")
 

@@ -20,7 +20,8 @@ from torch_vis.graph.types import Bools, Ints
 COLUMNS = ("alloc_bytes", "free_bytes", "live_bytes")
 LIFT = "aten::lift_fresh"
 GIVEN = (Role.INPUT, Role.PARAMETER, Role.BUFFER)
-ZEROING = frozenset({"zero_", "_foreach_zero_"})  # to zero a gradient is to be done with it
+# to zero a gradient is to be done with it
+ZEROING = frozenset({"zero_", "_foreach_zero_"})
 ENDING = ".grad"
 
 
@@ -237,7 +238,7 @@ class Lifetimes:
         self.death = graph.storage_death.astype(np.int64)
         self._columns = {name: metrics[name].values for name in COLUMNS}
 
-    # ---------------------------------------------------------------- what for
+    # ---------------------------------------------------------------- uses
 
     @cached_property
     def readers(self) -> tuple[Ints, Ints]:
@@ -265,27 +266,29 @@ class Lifetimes:
         saved[block[backward]] = True
         use[forward & saved] = Use.SAVED
         for role, meaning in ((Role.BUFFER, Use.BUFFER), (Role.OPTIMIZER_STATE, Use.OPTIMIZER_STATE)):
-            use[self._has(graph.value_role == role)] = meaning
+            use[self._holding(graph.value_role == role)] = meaning
         use[cache_blocks(graph)] = Use.CACHE
         kept = (graph.value_role == Role.GRADIENT) & (graph.value_name >= 0)
-        kept[self._results("gradient")] = True
-        use[self._has(kept)] = Use.GRADIENT
-        use[self._has(graph.value_role == Role.PARAMETER)] = Use.PARAMETER
+        kept[self._result_values("gradient")] = True
+        use[self._holding(kept)] = Use.GRADIENT
+        use[self._holding(graph.value_role == Role.PARAMETER)] = Use.PARAMETER
         return use
 
-    def _has(self, values: Ints) -> Ints:
+    def _holding(self, values: Ints) -> Bools:
+        """Which blocks hold one of these values, given by numbers or as a mask."""
         result = np.zeros(len(self.birth), dtype=bool)
         result[self.graph.value_storage[values]] = True
         return result
 
-    def _results(self, kind: str) -> Ints:
+    def _result_values(self, kind: str) -> Ints:
+        """The values that the bytes of a kind of results come from."""
         graph = self.graph
         wanted = np.array([row.kind == kind for row in graph.results], dtype=bool)
         rows = np.repeat(wanted, np.diff(graph.result_start)) if len(wanted) else np.zeros(0, dtype=bool)
         values: Ints = graph.result_value[rows]
         return values
 
-    # ---------------------------------------------------------------- when
+    # ---------------------------------------------------------------- bytes over time
 
     @cached_property
     def _flows(self) -> tuple[Ints, Ints, Ints]:
@@ -300,12 +303,12 @@ class Lifetimes:
         result = self._sums(allocated, self.birth, first)
         freed = self._sums((self.death > 0) & (self.death <= count), self.death - 1, last)
         if count:
-            self._follow_sizes(start, result, freed)
-            self._resized(start, result, freed)
+            self._add_resizes(start, result, freed)
+            self._add_remaining(start, result, freed)
         return start, result, freed
 
-    def _follow_sizes(self, start: Ints, allocated: Ints, freed: Ints) -> None:
-        """Account for blocks that became larger or smaller, at the operations from which on they were."""
+    def _add_resizes(self, start: Ints, allocated: Ints, freed: Ints) -> None:
+        """Add what blocks grew or shrank by, at the operations from which on they had the new size."""
         graph, count, sizes = self.graph, len(self.graph), dict[int, int]()
         columns = (graph.resize_storage, graph.resize_node, graph.resize_bytes)
         for block, node, size in zip(*(column.tolist() for column in columns)):
@@ -338,8 +341,8 @@ class Lifetimes:
             .reshape(kinds, count)
         )
 
-    def _resized(self, start: Ints, allocated: Ints, freed: Ints) -> None:
-        """Account for what only the columns know: blocks that were resized, and sums that are made in place."""
+    def _add_remaining(self, start: Ints, allocated: Ints, freed: Ints) -> None:
+        """Add what only the memory columns know, such as sums made in place, so that the uses add up to them."""
         extra = self._columns["alloc_bytes"] - allocated.sum(0)
         more = self._columns["free_bytes"] - freed.sum(0)
         for node in np.flatnonzero((extra != 0) | (more != 0)).tolist():
@@ -439,7 +442,7 @@ class Lifetimes:
         blocks = blocks[sizes[blocks] > 0]
         return blocks[np.argsort(-sizes[blocks], kind="stable")]
 
-    # ---------------------------------------------------------------- whose
+    # ---------------------------------------------------------------- names and owners
 
     @cached_property
     def first_value(self) -> Ints:
@@ -465,7 +468,7 @@ class Lifetimes:
             values = np.flatnonzero(graph.value_role == role)[::-1]
             values = values[self.use[graph.value_storage[values]] == use]
             result[graph.value_storage[values]] = values
-        kept = np.array([*gradients(graph).values(), *self._results("gradient")], dtype=np.int64)
+        kept = np.array([*gradients(graph).values(), *self._result_values("gradient")], dtype=np.int64)
         kept = kept[self.use[graph.value_storage[kept]] == Use.GRADIENT]
         result[graph.value_storage[kept]] = kept
         return result

@@ -279,13 +279,13 @@ def _for_each(scopes: Any, rows: Any) -> Any:
     return np.column_stack([np.repeat(scopes, len(rows)), np.tile(rows, (len(scopes), 1))])
 
 
-def _first_equal(owner: Any, keys: Any, place: Any) -> Any:
+def _first_equal(owner: Any, keys: Any, position: Any) -> Any:
     """For each element the place of the first one in its scope that has its key."""
-    order = np.lexsort((place, keys, owner))
+    order = np.lexsort((position, keys, owner))
     begins = np.ones(len(order), dtype=bool)
     begins[1:] = (np.diff(owner[order]) != 0) | (keys[order][1:] != keys[order][:-1])
     result = np.empty(len(order), dtype=np.int64)
-    result[order] = place[order][begins][np.cumsum(begins) - 1]
+    result[order] = position[order][begins][np.cumsum(begins) - 1]
     return result
 
 
@@ -305,8 +305,8 @@ def _with_odd(keys: Any, neighbours: Any, owner: Any) -> Any:
     ends = np.flatnonzero((np.diff(neighbours) != 0) | (np.diff(owner) != 0)) + 1
     starts = np.concatenate([[0], ends])
     lengths = np.diff(np.append(starts, len(keys)))
-    many = np.flatnonzero(lengths >= FEWEST_NEIGHBOURS)
-    for start, length in zip(starts[many].tolist(), lengths[many].tolist()):
+    long_runs = np.flatnonzero(lengths >= FEWEST_NEIGHBOURS)
+    for start, length in zip(starts[long_runs].tolist(), lengths[long_runs].tolist()):
         if neighbours[start] < 0:
             continue
         odd = _odd(keys[start : start + length])

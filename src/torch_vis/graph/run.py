@@ -17,7 +17,8 @@ from torch_vis.graph.metrics import Metrics
 from torch_vis.graph.query.matching import GraphQuery
 from torch_vis.graph.schema import COLUMNS, TABLES, Phase
 
-LONGEST = 2000  # letters of a limit
+# letters of a limit
+LONGEST = 2000
 SUMMED_OUTPUTS = "the sum of the outputs"
 """What ``meta["loss"]`` says where the recording itself made a loss to differentiate."""
 LIMIT_KINDS: dict[str, str] = {
@@ -151,7 +152,7 @@ class Run:
         self.metrics = metrics
         self.limits = limits
         self.meta = dict(meta or {})
-        # of the same operations in other scopes, where that is known already
+        # taken over from a run of the same operations in other scopes
         if lifetimes is not None:
             self._lifetimes = graph, lifetimes
 

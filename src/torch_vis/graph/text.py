@@ -36,14 +36,14 @@ EXACT_STEPS = {
 }
 
 
-def many(number: int, thing: str) -> str:
+def many(number: int, noun: str) -> str:
     """A number of things, with the word for one or several.
 
     >>> many(1, "operation"), many(2_000, "operation"), many(2, "box")
     ('1 operation', '2,000 operations', '2 boxes')
     """
-    plural = "es" if thing.endswith(("s", "x", "ch")) else "s"
-    return f"{number:,} {thing}" + ("" if number == 1 else plural)
+    plural = "es" if noun.endswith(("s", "x", "ch")) else "s"
+    return f"{number:,} {noun}" + ("" if number == 1 else plural)
 
 
 def source_text(file: str) -> list[str]:

@@ -79,8 +79,9 @@ class Tree:
         """Positions in depth-first order: ``enter[a] <= enter[b] < leave[a]`` exactly when b is a, or inside it."""
         sizes = self.size.tolist()
         enter: list[int] = []
-        free: list[int] = []  # the next free position inside each row
-        outermost = 0  # the next free position for an outermost row
+        # the next free position inside each row, and for an outermost row
+        free: list[int] = []
+        outermost = 0
         for row, parent in enumerate(self.parent.tolist()):
             if parent >= 0:
                 enter.append(free[parent])
@@ -369,9 +370,12 @@ def _is_marked(marks: list[bool], scope: int) -> bool:
 
 def _mark_empty(modules: list[int], parents: list[int], has_any: list[bool], marks: list[bool]) -> None:
     """Mark the scopes without operations that are inside a marked call or beside one."""
-    last: dict[int, bool] = {}  # by parent: whether the sibling before is marked
-    waiting: dict[int, list[int]] = {}  # by parent: empty scopes that the next sibling decides
-    seen: set[int] = set()  # modules that were called before
+    # by parent: whether the sibling before is marked
+    last: dict[int, bool] = {}
+    # by parent: empty scopes that the next sibling decides
+    waiting: dict[int, list[int]] = {}
+    # modules that were called before
+    seen: set[int] = set()
     for scope, (module, parent) in enumerate(zip(modules, parents)):
         if parent >= 0 and marks[parent]:
             marks[scope] = True

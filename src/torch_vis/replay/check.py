@@ -161,8 +161,9 @@ class _Oracle:
             for change in PERTURBATIONS:
                 try:
                     replay = self._replay_all((value, change))
+                # this perturbation leads outside what an operation accepts
                 except CheckFailed:
-                    continue  # this perturbation leads outside what an operation accepts
+                    continue
                 moved = {r for r in outputs if not same_bits(self._result(replay, r), base[r])}
                 stray = moved - connected
                 if stray:
@@ -198,10 +199,10 @@ class _Oracle:
             return
         truth = Replay(self.graph, self.held, self.plan)
         truth.run(range(len(self.graph)), states=self.states, digests=True)
-        again = self._start(taken)
-        again.run(nodes, states=self.states, digests=True)
-        assert truth.digests is not None and again.digests is not None
-        first = next((n for n in sorted(nodes) if truth.digests[n] != again.digests[n]), None)
+        repeated = self._start(taken)
+        repeated.run(nodes, states=self.states, digests=True)
+        assert truth.digests is not None and repeated.digests is not None
+        first = next((n for n in sorted(nodes) if truth.digests[n] != repeated.digests[n]), None)
         names = self._names(wrong)
         if first is None:
             raise CheckFailed(
@@ -216,8 +217,9 @@ class _Oracle:
         replay = Replay(self.graph, self.held, self.plan)
         if taken is not None:
             needed = set(self.graph.value_storage[taken].tolist())
+            # allocated again, and poisoned, if something asks for it
             for storage in [s for s in replay.memory if s not in needed]:
-                del replay.memory[storage]  # made anew, and poisoned, if something asks for it
+                del replay.memory[storage]
         return replay
 
     def _explain_in_order(self, wrong: list[int]) -> None:
@@ -427,8 +429,9 @@ def _results(
             rows = range(*graph.output_span(node))
             written = [tensors[-1 - graph.out_slot[row]] for row in rows if graph.out_slot[row] < 0]
             return [tensor.clone() for tensor in [*returned, *written]]
+    # outside what the operation accepts: another change may do
     except (RuntimeError, IndexError, ValueError):
-        return None  # outside what the operation accepts: another change may do
+        return None
     finally:
         for storage, block in saved.items():
             replay.memory[storage].copy_(block)
@@ -552,7 +555,8 @@ class PoisonedReplay(Replay):
             storage = int(graph.value_storage[value])
             if storage not in blocks:
                 tensors.setdefault(value, self.tensor(value))
-                if slot in apart:  # without plain memory, and perhaps written
+                # without plain memory, and perhaps written
+                if slot in apart:
                     tensors[value] = tensors[value].clone()
                 continue
             block, shift = blocks[storage]

@@ -557,7 +557,8 @@ def _operator(trace: HeldRun, divergence: Diverged) -> str | None:
     """The higher-order operator that looked at a value, if one did."""
     scope: Scope | None = trace.graph.nodes[divergence.node].scope
     while scope is not None:
-        name = scope.type.partition(",")[0]  # what follows is the branch that was not taken
+        # what follows the comma is the branch that was not taken
+        name = scope.type.partition(",")[0]
         if scope.kind in ("operator", "function") and name in BRANCHES:
             return name
         scope = scope.parent
@@ -672,7 +673,8 @@ def rebuilt(trace: HeldRun, results: Mapping[int, torch.Tensor]) -> Any:
         return None
     numbers = [r for r, row in enumerate(trace.graph.results) if row.kind == "output"]
     tensors = [tensor for _, tensor in named_tensors(trace.output)]
-    if not tensors:  # a block: what it left behind, by name
+    # of a recorded block: what it left behind, by name
+    if not tensors:
         return (
             trace.output
             if trace.output is not None

@@ -495,11 +495,11 @@ def _listed(given: Any) -> list[Any]:
 
 
 def _result(given: Any) -> Any:
-    return [one.result() for one in given] if isinstance(given, (list, tuple)) else given.result()
+    return [statistic.result() for statistic in given] if isinstance(given, (list, tuple)) else given.result()
 
 
 def _over(given: Any, arrays: list[Any]) -> Any:
-    results = [one.over(*arrays) for one in _listed(given)]
+    results = [statistic.over(*arrays) for statistic in _listed(given)]
     return results if isinstance(given, (list, tuple)) else results[0]
 
 

@@ -360,10 +360,10 @@ def _estimates(
 
 def _patched(run: HeldRun, goal: Goal, edge: _Edge, now: Contents) -> float:
     """What is measured with one edge patched."""
-    put = {value: (lambda _, value=value: now[value].clone()) for value in edge.values}
+    contents = {value: (lambda _, value=value: now[value].clone()) for value in edge.values}
     with without_gradients():
-        given = _forward_for(run, [edge]).run(changes=edge.changes(put, run.graph))
-        return float(goal.of(given).detach().double().sum())
+        outcome = _forward_for(run, [edge]).run(changes=edge.changes(contents, run.graph))
+        return float(goal.of(outcome).detach().double().sum())
 
 
 # ---------------------------------------------------------------- paths
@@ -398,16 +398,18 @@ def patch_path(
         forward = DifferentiableReplay(run, args, kwargs)
         edge = _leg(graph, forward, sender, receiver, allowed)
         watch = [] if receiver is None or last else [receiver.values[0]]
-        way = DifferentiableReplay(
+        patched = DifferentiableReplay(
             run, args, kwargs, watch=watch,
             places=[ReplayTarget(edge.name, edge.values, sender.after, Sight(frozenset()))],
         )  # fmt: skip
         with without_gradients():
-            given = way.run(changes=edge.changes({edge.values[0]: lambda _, new=new: new.clone()}, graph))  # type: ignore[misc]
-        output = given.output
+            outcome = patched.run(
+                changes=edge.changes({edge.values[0]: lambda _, new=new: new.clone()}, graph)
+            )  # type: ignore[misc]
+        output = outcome.output
         if watch:
-            new = given.watched[watch[0]]
-    return Rerun(output=output, ran=len(way.nodes) - len(way.steady))
+            new = outcome.watched[watch[0]]
+    return Rerun(output=output, ran=len(patched.nodes) - len(patched.steady))
 
 
 def _single(targets: Sequence[ReplayTarget], place: Any) -> ReplayTarget:

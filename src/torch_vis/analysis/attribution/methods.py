@@ -307,8 +307,8 @@ class Explained:
         measured = self.goal.of(self.run(leaves))
         return self.forward.gradients(measured.sum(), leaves), measured.detach()
 
-    def gradients_on_the_way(
-        self, way: DifferentiableReplay, inputs: Mapping[str, torch.Tensor]
+    def gradients_at_places(
+        self, replay: DifferentiableReplay, inputs: Mapping[str, torch.Tensor]
     ) -> tuple[Tensors, Tensors]:
         """For other inputs the gradients at the places, and what they have."""
         leaves: dict[int, torch.Tensor] = {}
@@ -318,9 +318,9 @@ class Explained:
             return leaf.clone()
 
         changes = [change_of(target, partial(put, number)) for number, target in enumerate(self.places)]
-        measured = self.goal.of(way.run(inputs, changes))
+        measured = self.goal.of(replay.run(inputs, changes))
         whole = [leaves[number] for number in range(len(self.places))]
-        gradients = way.gradients(measured.sum(), whole)
+        gradients = replay.gradients(measured.sum(), whole)
         parts = [[self._part(t, x.detach()) for t, x in zip(self.places, of)] for of in (gradients, whole)]
         return parts[0], parts[1]
 
@@ -528,13 +528,13 @@ def conductance(subject: Explained, settings: MethodSettings) -> Tensors:
     if not signals:
         raise UsageError("conductance goes from a baseline of the inputs, and indices have no way between")
     start = subject.baseline_inputs(settings.baseline)
-    places = 0.5 * (1 + np.polynomial.legendre.leggauss(steps + 1)[0])
+    shares = 0.5 * (1 + np.polynomial.legendre.leggauss(steps + 1)[0])
     sums = [torch.zeros_like(value) for value in subject.values]
     before: tuple[Tensors, Tensors] | None = None
-    way = DifferentiableReplay(subject.trace, *subject.given, vary=signals, places=subject.places)
-    for share in progress([*places], "conductance"):
+    replay = DifferentiableReplay(subject.trace, *subject.given, vary=signals, places=subject.places)
+    for share in progress([*shares], "conductance"):
         inputs = {name: start[name] + float(share) * (subject.inputs[name] - start[name]) for name in signals}
-        gradients, values = subject.gradients_on_the_way(way, inputs)
+        gradients, values = subject.gradients_at_places(replay, inputs)
         if before is not None:
             for total, g, old, new in zip(sums, before[0], before[1], values):
                 total += g * (new - old)
@@ -753,9 +753,9 @@ class AttributionReport(AttributedMaps):
 
     def _at_baseline(self, subject: Explained, settings: MethodSettings) -> float:
         if METHODS[self.method].inside:
-            way = DifferentiableReplay(subject.trace, *subject.given, vary=list(subject.forward.values))
+            replay = DifferentiableReplay(subject.trace, *subject.given, vary=list(subject.forward.values))
             with without_gradients():
-                measured = subject.goal.of(way.run(subject.baseline_inputs(settings.baseline)))
+                measured = subject.goal.of(replay.run(subject.baseline_inputs(settings.baseline)))
         else:
             measured = subject.measured(subject.baselines(settings.baseline))
         return float(measured.double().sum())

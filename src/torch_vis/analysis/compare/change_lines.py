@@ -1,4 +1,4 @@
-"""The changes of two runs as few lines: what changed alike in the layers of a list is one of them."""
+"""The changes of two runs in few lines: the same change in several layers of a list is one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changed between two runs, module by module and in words: causes, and not what follows from them.
+"""What changed between two runs, module by module, in words: causes without their consequences.
 
 A layer that was made wider gives every operation behind it another shape. All of these are changed operations, and
 ``Comparison.changed`` has them; here is the one line ``fc1 Linear(8, 16) → Linear(8, 32)``. What is looked for, from
@@ -56,12 +56,12 @@ COPIES = frozenset({"clone", "contiguous"})
 # Kinds of rows on operations that follow from others, if there are any: sizes, and where data lies.
 SIZED, LAID_OUT = "sizes", "layout"
 CAST = "_to_copy"
-# Modules in which casts are added from which on these are told at once.
+# From so many modules with added casts on, one line names them all.
 MANY_CASTS = 3
 
 
 class ModuleChange(NamedTuple):
-    """One thing that is not the same in both runs: where, and what in words."""
+    """One difference between the runs: in which module, and what it is in words."""
 
     kind: str
     """``class``, ``added``, ``removed``, ``calls``, ``place``, ``order``, ``settings``, ``tied``, ``optimizer``,
@@ -181,7 +181,7 @@ class _ChangeFinder:
         self.displaced: tuple[set[int], set[int]] = set(), set()
         """The calls of a and b that changed places, or are of another module: what reads them reads something else."""
         self.detailed: set[tuple[int, int]] = set()
-        """The pairs of calls whose operations are told with what their modules were set to."""
+        """The pairs of calls whose operations are on the line of their modules' settings."""
         self.shared: set[int] = set()
         """The calls of b of modules that are several modules in one run, and one in the other."""
 
@@ -395,7 +395,7 @@ class _ChangeFinder:
                 partners[0][path].setdefault(path_b, (scope, other))
                 partners[1][path_b].setdefault(path, (scope, other))
                 calls[frozenset((path, path_b))].add(other)
-        told: dict[tuple[str, str, str], tuple[int, int]] = {}
+        pairs: dict[tuple[str, str, str], tuple[int, int]] = {}
         for of_run, run in ((partners[1], "B"), (partners[0], "A")):
             for path, others in of_run.items():
                 if len(others) < 2:
@@ -406,14 +406,14 @@ class _ChangeFinder:
                         continue
                     self.shared |= paired
                     outer, outer_name = _outermost_shared(of_run, path, name)
-                    told[outer, outer_name, run] = of_run[outer][outer_name]
-        for (path, name, run), (scope, other) in told.items():
+                    pairs[outer, outer_name, run] = of_run[outer][outer_name]
+        for (path, name, run), (scope, other) in pairs.items():
             nodes = self.a.nodes_inside(scope), self.b.nodes_inside(other)
             what = f"is {path} in B, shared" if run == "B" else f"is {name} in B, no longer shared"
             self._add("place", scope, other, what, nodes)
 
     def _orders(self) -> None:
-        """Modules that are called in another order, which is no news of those that changed places."""
+        """Modules that are called in another order, those that changed places left out."""
         for before, after in self.lists.reordered:
             scope, other = before.index, after.index
             if scope in self.displaced[0] or self.a.is_explained[scope]:
@@ -587,7 +587,7 @@ class _ChangeFinder:
 
     def _outside(self) -> None:
         """Inputs and weights of another shape or type; of a module that was made otherwise it is known already."""
-        told = {row.path for row in self.rows if row.kind in ("settings", "class")}
+        known_paths = {row.path for row in self.rows if row.kind in ("settings", "class")}
         counterparts = self.alignment.wiring.outside_to_b
         dtypes: dict[str, list[str]] = defaultdict(list)
         for value in np.flatnonzero(counterparts >= 0).tolist():
@@ -608,7 +608,7 @@ class _ChangeFinder:
                 path = before.name.rpartition(".")[0]
                 if types[0].shape == types[1].shape:
                     dtypes[f"{types[0].dtype} → {types[1].dtype}"].append(before.name)
-                elif path not in told:
+                elif path not in known_paths:
                     what = f"{before.name.rpartition('.')[2]} {before.type} → {after.type}"
                     readers = self._readers(value)
                     position = self._position(*readers)
@@ -757,7 +757,7 @@ class _ChangeFinder:
         return ModuleChange("operation", *paths, what, line, position, tuple(nodes_a), tuple(nodes_b))
 
     def _replaced(self, nodes_a: list[int], nodes_b: list[int], *, views: bool) -> tuple[str, str]:
-        """What stands in the place of what: ``relu → gelu``, ``mul added``; of ``views`` only where nothing else is."""
+        """Which operators replace which: ``relu → gelu``, ``mul added``; of ``views`` only where nothing else is."""
         kind = "operation"
         names_a, names_b = _names(self.a.graph, nodes_a), _names(self.b.graph, nodes_b)
         if views and not names_a and not names_b:
@@ -781,7 +781,7 @@ class _ChangeFinder:
         changes: list[tuple[str, str]] = []
         inputs = self.alignment.wiring.changed_inputs.get(after.index, ())
         module = int(self.b.module[after.index])
-        # of what it is given by others; what it is itself is told
+        # of what others hand to it; what it is itself has a line already
         reads = [
             row
             for row in inputs
@@ -933,7 +933,7 @@ class _ChangeFinder:
     def _gradients(self) -> None:
         """Parameters of both runs that have a gradient in one of them alone."""
         matched = match_results(self.a.graph, self.b.graph, self.alignment.scope_to_b, self.alignment.wiring)
-        told = {row.path for row in self.rows if "frozen" in row.what}
+        frozen = {row.path for row in self.rows if "frozen" in row.what}
         known = self._leading_to_changes(self.a, 0) | self._leading_to_changes(self.b, 1)
         wiring = self.alignment.wiring
         kept = [
@@ -954,8 +954,8 @@ class _ChangeFinder:
             by_module: dict[str, list[str]] = defaultdict(list)
             for row in rows:
                 name = row.name.removesuffix(ENDING)
-                is_told = name.rpartition(".")[0] in told or name in known
-                if row.kind == "gradient" and name in names and not is_told:
+                is_listed = name.rpartition(".")[0] in frozen or name in known
+                if row.kind == "gradient" and name in names and not is_listed:
                     by_module[name.rpartition(".")[0]].append(name.rpartition(".")[2])
             for path, parts in by_module.items():
                 what = f"{and_more(parts, 3)}: {text}"

@@ -106,11 +106,11 @@ def _short(text: str | None) -> str:
 
 def _row(plain: Any) -> tuple[dict[str, str], dict[str, str]]:
     parts = [plain.get(name) if isinstance(plain, Mapping) else None for name in ("made", "set")]
-    made, more = (
+    arguments, assigned = (
         {str(name): str(text) for name, text in part.items()} if isinstance(part, Mapping) else {}
         for part in parts
     )
-    return made, more
+    return arguments, assigned
 
 
 def counts_other_steps(a: HeldRun, b: HeldRun, to_b: Ints) -> list[int]:

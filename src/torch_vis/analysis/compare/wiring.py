@@ -341,10 +341,10 @@ def _missing_in(other: _AllInputs, inputs: _AllInputs, count: int) -> Bools:
 
 def output_places(graph: Graph) -> Ints:
     """For each value which of its producer's outputs it is: even for what is returned, odd for what is written to."""
-    places = np.zeros(len(graph.value_type), dtype=np.int64)
+    numbers = np.zeros(len(graph.value_type), dtype=np.int64)
     slots = declared_slots(graph)
-    places[graph.out_value] = np.where(slots >= 0, 2 * slots, -2 * slots - 1)
-    return places
+    numbers[graph.out_value] = np.where(slots >= 0, 2 * slots, -2 * slots - 1)
+    return numbers
 
 
 def roots(graph: Graph, through: Bools) -> Ints:

@@ -262,8 +262,10 @@ def unit_axes(graph: Graph) -> Ints:
     >>> [int(unit_axes(graph)[node.outputs[0].index]) for node in graph.nodes]
     [1, 1]
     """
-    ways = [_way(call) for call in graph.calls]
-    follow = np.array([way != "" for way in ways], dtype=bool)[graph.node_call] if ways else np.zeros(0, bool)
+    rules = [_axis_rule(call) for call in graph.calls]
+    follow = (
+        np.array([rule != "" for rule in rules], dtype=bool)[graph.node_call] if rules else np.zeros(0, bool)
+    )
     shapes = [type_.shape for type_ in graph.types]
     types, calls = graph.value_type.tolist(), graph.node_call.tolist()
     first, last = graph.in_start.tolist(), graph.out_start.tolist()
@@ -274,21 +276,21 @@ def unit_axes(graph: Graph) -> Ints:
         if not outputs:
             continue
         out = shapes[types[outputs[0]]]
-        way = ways[calls[node]]
-        if way == "channels":
+        rule = rules[calls[node]]
+        if rule == "channels":
             axis = 1 if len(out) > 1 else UNKNOWN
-        elif way == "last":
+        elif rule == "last":
             axis = len(out) - 1
         else:
             known = [value for value in in_value[first[node] : first[node + 1]] if axes[value] >= 0]
             before = [(shapes[types[value]], axes[value]) for value in known]
-            axis = _followed(way, graph.calls[calls[node]], before, out)
+            axis = _followed(rule, graph.calls[calls[node]], before, out)
         for value in outputs:
             axes[value] = axis if len(shapes[types[value]]) == len(out) else UNKNOWN
     return np.array(axes, dtype=np.int8)
 
 
-def _way(call: Call) -> str:
+def _axis_rule(call: Call) -> str:
     """How an operator has to do with where units lie."""
     name = plain_name(call.op)
     if not call.op.startswith("aten::") or is_backward(name):
@@ -307,19 +309,21 @@ def _way(call: Call) -> str:
 
 
 def _followed(
-    way: str, call: Call, before: Sequence[tuple[tuple[int, ...], int]], out: tuple[int, ...]
+    rule: str, call: Call, before: Sequence[tuple[tuple[int, ...], int]], out: tuple[int, ...]
 ) -> int:
     """Where units are in what an operation gives, by where they are in what it reads."""
-    if way in ("passes", "keeps"):
-        fit = {axis for shape, axis in before if (shape == out if way == "keeps" else len(shape) == len(out))}
+    if rule in ("passes", "keeps"):
+        fit = {
+            axis for shape, axis in before if (shape == out if rule == "keeps" else len(shape) == len(out))
+        }
         return fit.pop() if len(fit) == 1 else UNKNOWN
     if not before:
         return UNKNOWN
     shape, axis = before[0]
-    if way == "permute":
+    if rule == "permute":
         return [index % len(shape) for index in call.args[1]].index(axis)
-    if way in ("transpose", "t"):
-        a, b = (index % len(shape) for index in (call.args[1:3] if way == "transpose" else (0, -1)))
+    if rule in ("transpose", "t"):
+        a, b = (index % len(shape) for index in (call.args[1:3] if rule == "transpose" else (0, -1)))
         return {a: b, b: a}.get(axis, axis)
     return _viewed(shape, axis, out)
 

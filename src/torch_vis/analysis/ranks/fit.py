@@ -42,7 +42,7 @@ POINTS, MOST_POINTS = 3, 5
 TIME_ERROR = 0.02
 NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
 AXES = ("pp", "dp", "tp")
-# what make is told by arguments of fit
+# arguments of make that fit passes on from its own
 OWN = ("layers", "checkpoint")
 
 
@@ -67,7 +67,7 @@ class Layout(NamedTuple):
     traced: str
     """How it is known: all layers traced, or some and extended."""
     options: Mapping[str, Any] = MappingProxyType({})
-    """What ``make`` was told besides."""
+    """Further arguments of ``make``."""
 
     @property
     def mesh(self) -> dict[str, int]:
@@ -157,7 +157,7 @@ def fit(
 
 
 def option_text(options: Mapping[str, Any]) -> str:
-    """What make was told, as it is written.
+    """The arguments of make, as they are written.
 
     >>> option_text({"shard_loss": True, "batch": 8})
     'shard_loss=True, batch=8'

@@ -71,7 +71,7 @@ class Watch:
         self._label = ""
         self._hook: Any = None
         self._calls: list[int] = []  # the recorded calls of the module that is wanted
-        self._owed: Owed | None = None  # they are over, and their backward may follow
+        self._ended_call: EndedCall | None = None  # they are over, and their backward may follow
 
     # ---------------------------------------------------------------- there, and gone
 
@@ -94,7 +94,7 @@ class Watch:
         """The script has ended: what is being recorded, or was kept in case, is all there will be."""
         if self.done:
             return
-        if self._owed is not None:
+        if self._ended_call is not None:
             self._settle(error)
             return
         stretch, label = self._stretch, self._label
@@ -134,10 +134,10 @@ class Watch:
             stretch.end()
         return stretch
 
-    def _report(self, found: LabelledTrace) -> None:
+    def _report(self, trace: LabelledTrace) -> None:
         self.spare = None
         self.remove()
-        self.report(found)
+        self.report(trace)
 
     # ---------------------------------------------------------------- optimizer steps
 
@@ -147,7 +147,7 @@ class Watch:
         if self.wanted.module is not None:
             self.steps += self._optimizer in (None, optimizer)
             self._optimizer = self._optimizer or optimizer
-            if self._owed is not None:
+            if self._ended_call is not None:
                 self._settle(None)
             return
         steps = self.wanted.steps
@@ -171,7 +171,7 @@ class Watch:
     def _called(self, module: torch.nn.Module, args: Any, kwargs: Any, depth: int) -> Any:
         """One call of a module, in the place of ``Module.__call__``."""
         if self.done or threading.get_ident() != self.thread or not self._counts(module, depth):
-            if self._owed is not None and depth == 0 and has_state(module):
+            if self._ended_call is not None and depth == 0 and has_state(module):
                 self._model_called_again()
             return module_calls.go_on(module, args, kwargs)
         self.calls += 1
@@ -188,7 +188,7 @@ class Watch:
             raise
         if self._stretch is not None and self.wanted.module is not None:
             result = self._stretch.call_of(module, before)
-            self._calls += [] if result is None or self._owed is not None else [result]
+            self._calls += [] if result is None or self._ended_call is not None else [result]
         if ending and self._stretch is not None:
             self._after(module, args, kwargs, outcome, None)
         return outcome
@@ -211,8 +211,8 @@ class Watch:
     ) -> None:
         """The last wanted call has ended; if its step is wanted too and may follow, the recording goes on."""
         if self.wanted.module is not None:
-            self._owed = Owed(module, args, kwargs, outputs, one=len(self._calls) == 1)
-            if error is not None or not torch.is_grad_enabled() or not self._owed.has_gradient:
+            self._ended_call = EndedCall(module, args, kwargs, outputs, is_only=len(self._calls) == 1)
+            if error is not None or not torch.is_grad_enabled() or not self._ended_call.has_gradient:
                 self._settle(error)
             return
         if self.wanted.steps.first == 1 and _may_train(module) and error is None:
@@ -228,19 +228,19 @@ class Watch:
 
     def _model_called_again(self) -> None:
         """The script has gone on to its next batch: no more of this step will come, or not for long."""
-        assert self._owed is not None and self._stretch is not None
-        self._owed.patience -= 1
-        if not self._owed.patience or self._stretch.has_backward():
+        assert self._ended_call is not None and self._stretch is not None
+        self._ended_call.patience -= 1
+        if not self._ended_call.patience or self._stretch.has_backward():
             self._settle(None)
 
     def _settle(self, error: BaseException | None) -> None:
         """The calls of the module are over, and so is their backward, where there was one."""
-        owed, self._owed = self._owed, None
+        ended, self._ended_call = self._ended_call, None
         stretch = self._stop()
-        assert owed is not None and stretch is not None
-        if owed.one:
-            stretch.of_call(*owed.alive())
-        result = stretch.finish(error=error, root=owed.module if owed.one else None)
+        assert ended is not None and stretch is not None
+        if ended.is_only:
+            stretch.of_call(*ended.alive())
+        result = stretch.finish(error=error, root=ended.module if ended.is_only else None)
         self._report(
             LabelledTrace(
                 self._label,
@@ -249,12 +249,14 @@ class Watch:
         )
 
 
-class Owed:
+class EndedCall:
     """A call of the wanted module that has ended; its tensors are not kept for us."""
 
-    def __init__(self, module: torch.nn.Module, args: Any, kwargs: Any, outputs: Any, *, one: bool) -> None:
+    def __init__(
+        self, module: torch.nn.Module, args: Any, kwargs: Any, outputs: Any, *, is_only: bool
+    ) -> None:
         self.module = module
-        self.one = one
+        self.is_only = is_only
         self.patience = PATIENCE
         self._inputs = [(name, ref(tensor)) for name, tensor in name_inputs(module, args, kwargs)]
         self._outputs = [(name, ref(tensor)) for name, tensor in named_tensors(outputs, "output")]
@@ -262,8 +264,8 @@ class Owed:
 
     def alive(self) -> tuple[list[tuple[str, torch.Tensor]], dict[str, torch.Tensor] | torch.Tensor]:
         """Its inputs, and what of its output is still there."""
-        inputs = [(name, tensor) for name, one in self._inputs if (tensor := one()) is not None]
-        outputs = [(name, tensor) for name, one in self._outputs if (tensor := one()) is not None]
+        inputs = [(name, tensor) for name, reference in self._inputs if (tensor := reference()) is not None]
+        outputs = [(name, tensor) for name, reference in self._outputs if (tensor := reference()) is not None]
         if [name for name, _ in outputs] == ["output"]:
             return inputs, outputs[0][1]
         return inputs, {name.removeprefix("output."): tensor for name, tensor in outputs}

@@ -207,9 +207,9 @@ class PruningReport(Report):
     def _failed(self) -> str:
         """How many turned out not to be possible, in which ways."""
         problems = [group.problem for group in self.groups if group.problem]
-        counts = Counter(map(_way, problems))
-        ways = ", ".join(f"{number:,} {way[number > 1]}" for way, number in counts.items())
-        return f", {len(problems):,} cannot: {ways}" if problems else ""
+        counts = Counter(map(_problem_words, problems))
+        listed = ", ".join(f"{number:,} {words[number > 1]}" for words, number in counts.items())
+        return f", {len(problems):,} cannot: {listed}" if problems else ""
 
     def _kept(self) -> str:
         number, reasons = len(self.locked), len({group.locked for group in self.locked})
@@ -316,7 +316,7 @@ class PruningReport(Report):
         return Charts(**builders)
 
 
-def _way(problem: str) -> tuple[str, str]:
+def _problem_words(problem: str) -> tuple[str, str]:
     """Why a group could not be cut, in a word."""
     return next((way for why, way in WAYS.items() if why in problem), FAILS)
 

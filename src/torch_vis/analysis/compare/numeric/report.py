@@ -797,14 +797,14 @@ class DifferencesReport(Report):
         cause = self._cause(start.a.index)
         if cause is None:
             # what changed leads to no number that differs, or to others beside it
-            told = self.is_start(start) and self._is_code(start)
+            is_change = self.is_start(start) and self._is_code(start)
             # where gradients stop, what follows reads a tensor from before, and no operation leads there
             stop = next((row for row in self.changes if self._stops_gradients(row)), None)
             if stop is not None and self.input_error(start.a).rewired:
                 return f"{self._change_text(stop)}; {sentence}"
             return (
                 sentence
-                if told or not self.changes
+                if is_change or not self.changes
                 else f"{sentence}; {CHANGED}: {self._change_text(self.changes[0])}"
             )
         is_told = cause.kind == "operation" and not self.input_error(start.a).rewired
