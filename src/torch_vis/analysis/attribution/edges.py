@@ -404,8 +404,8 @@ def patch_path(
         )  # fmt: skip
         with without_gradients():
             outcome = patched.run(
-                changes=edge.changes({edge.values[0]: lambda _, new=new: new.clone()}, graph)
-            )  # type: ignore[misc]
+                changes=edge.changes({edge.values[0]: lambda _, new=new: new.clone()}, graph)  # type: ignore[misc]
+            )
         output = outcome.output
         if watch:
             new = outcome.watched[watch[0]]
