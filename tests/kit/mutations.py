@@ -595,7 +595,7 @@ def _tensor(replay: Replay, mutant: Graph, value: int) -> torch.Tensor | None:
     if row.layout != "strided":
         return replay.objects.get(int(mutant.value_storage[value]))
     block = replay.memory.get(int(mutant.value_storage[value]))
-    dtype, reach = replay.plan.form(int(mutant.value_type[value]))
+    dtype, reach = replay.plan.dtype_and_extent(int(mutant.value_type[value]))
     offset = int(mutant.value_offset[value])
     if block is None or block.nbytes() < (offset + reach) * dtype.itemsize:
         return None
