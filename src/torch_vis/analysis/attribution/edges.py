@@ -403,7 +403,7 @@ def patch_path(
             places=[ReplayTarget(edge.name, edge.values, sender.after, Sight(frozenset()))],
         )  # fmt: skip
         with without_gradients():
-            contents = {edge.values[0]: lambda _, new=new: new.clone()}  # type: ignore[misc]
+            contents = {edge.values[0]: lambda _, new=new: new.clone()}
             outcome = patched.run(changes=edge.changes(contents, graph))
         output = outcome.output
         if watch:
