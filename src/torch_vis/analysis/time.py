@@ -611,7 +611,7 @@ class Timing:
         self.kernel: Column | None = None
         if "kernel_ns" in metrics:
             self.kernel = metrics["kernel_ns"]
-        self.again = graph.tree.recomputed
+        self.is_recomputed = graph.tree.recomputed
 
     @property
     def total_ns(self) -> int:
@@ -686,16 +686,18 @@ class Timing:
     @cached_property
     def by_call(self) -> list[CallTime]:
         """Every call of a module, function or optimizer, in order; the first is the run."""
-        graph, again = self.graph, self.again
+        graph, is_recomputed = self.graph, self.is_recomputed
         backward = graph.node_phase == Phase.BACKWARD
         repeated = backward & (graph.node_flags & Flag.RECOMPUTE != 0)
         first = graph.tree.by_first_call
         inside = self._inside(self.time, ~backward, graph.tree)
-        inside[again] = self._inside(self.time, repeated & again[graph.node_scope], graph.tree)[again]
+        inside[is_recomputed] = self._inside(
+            self.time, repeated & is_recomputed[graph.node_scope], graph.tree
+        )[is_recomputed]
         behind = self._inside(self.time, backward, first)
         recomputed = self._inside(self.time, repeated, first)
-        behind[again] -= recomputed[again]
-        recomputed[again] = 0
+        behind[is_recomputed] -= recomputed[is_recomputed]
+        recomputed[is_recomputed] = 0
         # the run is around its backward pass
         inside[0], behind[0], recomputed[0] = self.operations_ns, 0, 0
         own = self._own()
@@ -719,7 +721,7 @@ class Timing:
                 high_ns=high[scope],
                 kernel_ns=kernel[scope],
                 scope=scope,
-                again=bool(again[scope]),
+                again=bool(is_recomputed[scope]),
             )
             for scope, module in enumerate(graph.scope_module.tolist())
         ]
@@ -769,7 +771,7 @@ class Timing:
         """For each call the time of the recomputed calls inside it."""
         result = np.zeros(len(self.inclusive), dtype=np.int64)
         parent = self.graph.scope_parent
-        outer = self.again & ~self.again[parent]
+        outer = self.is_recomputed & ~self.is_recomputed[parent]
         np.add.at(result, parent[outer], self.inclusive[outer])
         return list(result.tolist())
 

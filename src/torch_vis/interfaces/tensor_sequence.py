@@ -50,8 +50,8 @@ class OperationSteps:
     def _gather(self) -> tuple[Ints, Ints]:
         """The step of each node, and whether the node is the gradient of another."""
         graph, count = self.graph, len(self.graph)
-        again = (graph.node_flags & Flag.RECOMPUTE) != 0
-        is_gradient = (graph.node_phase == Phase.BACKWARD) & (graph.node_link >= 0) & ~again
+        recomputed = (graph.node_flags & Flag.RECOMPUTE) != 0
+        is_gradient = (graph.node_phase == Phase.BACKWARD) & (graph.node_link >= 0) & ~recomputed
         owner = self._owner[graph.node_scope]
         whole = owner.astype(np.int64) * len(Phase) + graph.node_phase
         label = np.where(owner >= 0, whole, len(self._owner) * len(Phase) + np.arange(count))

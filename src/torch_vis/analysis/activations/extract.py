@@ -225,8 +225,8 @@ class Extraction:
     def statistics(self, wanted: list[tuple[tuple[str, ...], Any]]) -> dict[Any, Any]:
         """Take statistics of what is kept; the loader is gone through as often as they need."""
         open_ones = [(names, statistic) for names, given in wanted for statistic in _listed(given)]
-        again = True
-        while again:
+        needs_pass = True
+        while needs_pass:
             count = 0
             with self.live as run:
                 for _, _, kept in self._batches(run, []):
@@ -239,8 +239,8 @@ class Extraction:
             if not count:
                 raise UsageError("the loader gave no batch")
             open_ones = [(names, statistic) for names, statistic in open_ones if statistic.next_pass()]
-            again = bool(open_ones)
-            if again and isinstance(self.loader, Iterator):
+            needs_pass = bool(open_ones)
+            if needs_pass and isinstance(self.loader, Iterator):
                 raise UsageError(
                     f"{type(open_ones[0][1]).__name__} goes through the data more than once, and an iterator can be "
                     "gone through once: give a loader or a list"

@@ -83,16 +83,16 @@ class Statistic:
 
     def over(self, *sources: Source) -> Any:
         """Take everything of a source, and give what it came to."""
-        again = True
-        while again:
+        needs_pass = True
+        while needs_pass:
             seen = 0
             for tensors in zip(*map(batches_of, sources), strict=True):
                 self.update(*tensors)
                 seen += 1
             if not seen:
                 raise UsageError("there is nothing to take statistics of: the source gave no batch")
-            again = self.next_pass()
-            if again and any(isinstance(source, Iterator) for source in sources):
+            needs_pass = self.next_pass()
+            if needs_pass and any(isinstance(source, Iterator) for source in sources):
                 raise UsageError(
                     f"{type(self).__name__} goes through the data more than once, and an iterator can be gone through "
                     "once: give an array, a tensor or a list"

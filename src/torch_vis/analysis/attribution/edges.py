@@ -403,9 +403,8 @@ def patch_path(
             places=[ReplayTarget(edge.name, edge.values, sender.after, Sight(frozenset()))],
         )  # fmt: skip
         with without_gradients():
-            outcome = patched.run(
-                changes=edge.changes({edge.values[0]: lambda _, new=new: new.clone()}, graph)  # type: ignore[misc]
-            )
+            contents = {edge.values[0]: lambda _, new=new: new.clone()}
+            outcome = patched.run(changes=edge.changes(contents, graph))
         output = outcome.output
         if watch:
             new = outcome.watched[watch[0]]

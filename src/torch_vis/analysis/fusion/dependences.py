@@ -228,9 +228,9 @@ class Dependences:
             | (graph.storage_birth[storage] == producer)
             | (self.kind[producer] == LoopKind.OTHER)
         )
-        again = written & (graph.storage_birth[storage] != producer)
+        rewritten = written & (graph.storage_birth[storage] != producer)
         changed = np.zeros(len(graph.storage_bytes), dtype=bool)
-        changed[storage[again]] = True
+        changed[storage[rewritten]] = True
         reads = (graph.in_kind != Read.SHAPE) & ~self.is_view[graph.in_node]
         reads &= changed[graph.value_storage[graph.in_value]]
         writes = written & changed[storage]

@@ -179,7 +179,7 @@ class Checkpointing:
     # ---------------------------------------------------------------- when
 
     @cached_property
-    def again(self) -> Ints:
+    def recomputed_at(self) -> Ints:
         """For every scope the operation before which it would be recomputed.
 
         That is the first step of its backward that takes out anything it saved; the number of operations for none.
@@ -277,9 +277,9 @@ class Checkpointing:
         the first backward operation of their call that needs what was forgotten.
         """
         scopes = self._outermost(paths)
-        live, again, used = together(self, scopes)
+        live, while_recomputing, used = together(self, scopes)
         peak = int(live.max()) if len(live) else self.blocks.peak_bytes
-        return Recomputed(max(peak, again), again > peak, live, used)
+        return Recomputed(max(peak, while_recomputing), while_recomputing > peak, live, used)
 
     def _outermost(self, paths: Sequence[Any]) -> Ints:
         """The scopes of all calls of some modules; of calls inside one another, the outermost."""
@@ -375,7 +375,7 @@ class _Checkpointed:
         self.count, self.alone = len(run.tree), alone
         self.wanted = np.zeros(self.count, dtype=bool)
         self.wanted[scopes] = True
-        self.again = np.where(self.wanted, run.again, len(self.graph))
+        self.recomputed_at = np.where(self.wanted, run.recomputed_at, len(self.graph))
         self._own_copies()
         self.changes = self._changed()
 
@@ -433,7 +433,7 @@ class _Checkpointed:
         block, scope = pairs
         shared = run.tree.common(graph.node_scope[blocks.birth[block]].astype(np.int64), scope)
         row, call = self._around(scope, run.tree.depth[shared] + 1)
-        some = self.again[call] < len(graph)
+        some = self.recomputed_at[call] < len(graph)
         return block[row[some]], call[some]
 
     def _changed(self) -> Changes:
@@ -453,7 +453,9 @@ class _Checkpointed:
         copying = self._runs(self.copied_by)
         return Changes(
             np.concatenate([run, run, copying, copying]),
-            np.concatenate([until, blocks.death[block], self.again[self.copied_by], self.copied_until]),
+            np.concatenate(
+                [until, blocks.death[block], self.recomputed_at[self.copied_by], self.copied_until]
+            ),
             np.concatenate([-size, size, copy, -copy]),
         )
 
@@ -489,11 +491,11 @@ class _Checkpointed:
 
     def before(self, live: Ints | None = None) -> Ints:
         """For each call the bytes alive when its recomputation begins."""
-        node = np.minimum(self.again, max(0, len(self.graph) - 1))
+        node = np.minimum(self.recomputed_at, max(0, len(self.graph) - 1))
         copies = self._sums(self.copied_by, self.blocks.bytes[self.copied])
         if live is None:  # each in a run of its own
             run, when, size = self.changes
-            past = when <= self.again[run]
+            past = when <= self.recomputed_at[run]
             level: Ints = self.blocks.live[node] + self._sums(run[past], size[past])
         else:
             level = live[node]
@@ -522,7 +524,7 @@ class _Checkpointed:
         )
         most = np.zeros(self.count, dtype=np.int64)
         np.maximum.at(most, call, level)
-        return np.where(self.again < len(graph), before + most, 0)
+        return np.where(self.recomputed_at < len(graph), before + most, 0)
 
 
 def _levels(call: Ints, when: Ints, change: Ints) -> tuple[Ints, Ints, Ints]:
@@ -582,8 +584,8 @@ class Steps:
 
     def __init__(self, graph: Graph, blocks: Lifetimes) -> None:
         self.graph, self.blocks = graph, blocks
-        again = graph.node_flags & Flag.RECOMPUTE != 0
-        self.backward = np.flatnonzero((graph.node_phase == Phase.BACKWARD) & ~again)
+        recomputed = graph.node_flags & Flag.RECOMPUTE != 0
+        self.backward = np.flatnonzero((graph.node_phase == Phase.BACKWARD) & ~recomputed)
         self._link = graph.node_link[self.backward].astype(np.int64)
 
     @cached_property

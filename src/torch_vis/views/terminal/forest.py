@@ -216,7 +216,7 @@ def measure(forest: Forest, graph: Graph, metrics: Metrics, row_of_scope: Ints) 
     """
     tally = Tally(forest, graph, row_of_scope)
     numbers = forest.numbers
-    is_call = tally.begins & ~tally.again
+    is_call = tally.begins & ~tally.is_recomputed
     ones = np.ones(len(row_of_scope))
     numbers["calls"] = tally.by_row(ones, is_call)
     never = tally.by_row(ones, tally.begins) == 0
@@ -253,8 +253,8 @@ def _recomputed(forest: Forest, graph: Graph, metrics: Metrics, tally: Tally) ->
     if "time_ns" in metrics:
         forest.numbers["recomputed"] = tally.inclusive(nodes * metrics["time_ns"].floats(0.0))
     forest.numbers["recomputed_ops"] = tally.inclusive(nodes)
-    inside = tally.again[graph.scope_parent] & (graph.scope_parent >= 0)
-    for row in tally.rows[tally.again & ~inside & tally.begins].tolist():
+    inside = tally.is_recomputed[graph.scope_parent] & (graph.scope_parent >= 0)
+    for row in tally.rows[tally.is_recomputed & ~inside & tally.begins].tolist():
         forest.marks[row] = RECOMPUTED
 
 
@@ -270,7 +270,7 @@ class Tally:
 
     def __init__(self, forest: Forest, graph: Graph, row_of_scope: Ints) -> None:
         self.forest, self.graph, self.rows = forest, graph, row_of_scope
-        self.again = graph.tree.recomputed
+        self.is_recomputed = graph.tree.recomputed
         """Calls that backward ran again."""
         self.tree = graph.tree.by_first_call
         above = np.where(self.tree.parent >= 0, row_of_scope[self.tree.parent], -1)

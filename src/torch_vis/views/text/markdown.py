@@ -83,11 +83,11 @@ def _costliest(graph: Graph, metrics: Metrics) -> list[str]:
         return ["No times were measured."]
     names: dict[str, int] = {}
     of_call = np.array([names.setdefault(op_label(call.op), len(names)) for call in graph.calls])
-    again = graph.node_flags & Flag.RECOMPUTE != 0
+    recomputed = graph.node_flags & Flag.RECOMPUTE != 0
     # A gradient counts for the line of what it is the gradient of.
     backward = (graph.node_phase == Phase.BACKWARD) & (graph.node_link >= 0)
     site = np.where(backward, graph.node_site[graph.node_link], graph.node_site)
-    keys = np.stack([of_call[graph.node_call], graph.node_phase, site, again], axis=1)
+    keys = np.stack([of_call[graph.node_call], graph.node_phase, site, recomputed], axis=1)
     groups, first, inverse = np.unique(keys, axis=0, return_index=True, return_inverse=True)
     sums = {
         name: _sums(metrics, name, inverse.ravel(), len(groups))
@@ -101,7 +101,7 @@ def _costliest(graph: Graph, metrics: Metrics) -> list[str]:
         rows.append(
             [
                 escaped(op_label(node.call.op)),
-                node.phase + (f", computed again {AGAIN}" if again[node.index] else ""),
+                node.phase + (f", computed again {AGAIN}" if recomputed[node.index] else ""),
                 escaped(_line(node)),
                 f"{calls[group]:,}",
                 _cell(sums["time_ns"][group], duration),

@@ -391,16 +391,16 @@ def _operations(graph: Graph) -> str:
 
 def _computed_again(graph: Graph, metrics: Metrics) -> str:
     """What checkpointing cost: forward operations that ran a second time during backward, and where they count."""
-    again = graph.node_flags & Flag.RECOMPUTE != 0
-    number = int(again.sum())
+    recomputed = graph.node_flags & Flag.RECOMPUTE != 0
+    number = int(recomputed.sum())
     if not number:
         return ""
     parts = [f"{number:,} of the operations of backward"]
     for name, show, unit in (("time_ns", duration, ""), ("flops", count, " FLOPs")):
         column = metrics.get(name)
         if column is not None:
-            known = again & column.known_rows
-            least = "at least " if (known != again).any() else ""
+            known = recomputed & column.known_rows
+            least = "at least " if (known != recomputed).any() else ""
             parts += [f"{least}{show(int(column.values[known].sum()))}{unit}"] if known.any() else []
     return f"{', '.join(parts)}: what was checkpointed, in the backward columns of its modules ({AGAIN})"
 
