@@ -165,8 +165,8 @@ class Report(Renamed):
         has_rows = bool(self.listings())
         if figures or has_rows:
             named = and_more([f".{name}" for name in figures], MOST_NAMES) + "; " if figures else ""
-            rows = ", to_pandas() the rows" if has_rows else ""
-            lines.append(f"numbers: {named}to_dict() has all{rows}")
+            numbers = f"numbers: {named}to_dict() has all, to_pandas() the rows"
+            lines.append(numbers if has_rows else numbers.rpartition(",")[0])
         wrapped = [part for line in lines for part in wrap(line, 120, subsequent_indent="  ")]
         return "\n".join([self.table(), *([""] if wrapped else []), *wrapped])
 
