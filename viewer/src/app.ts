@@ -57,7 +57,8 @@ export class App {
   layoutMs = 0;
   /** What the table of modules says of the module of a call. */
   moduleFacts: (scope: number) => [name: string, text: string][] = () => [];
-  room: Room = ROOM; // what the picture should fit in, to be read without zooming
+  /** The room of a smaller window, where the picture is better laid out for that. */
+  within: Room | null = null;
   lower = 1; // of the height of that room, what a layout is made for: less sets chains in more columns
   spread = 1; // of the gaps between boxes: a small graph is set more widely in a large window
   private readonly rootsByPhases = new Map<string, Box>();
@@ -74,6 +75,18 @@ export class App {
     for (let node = 0; node < run.count; node++) seen.add(run.nodePhase[node]);
     this.phases = [...seen].sort();
   }
+
+  /** What the picture should fit in, to be read without zooming. */
+  get room(): Room {
+    return this.whole;
+  }
+
+  set room(room: Room) {
+    this.whole = room;
+    this.within = null;
+  }
+
+  private whole = ROOM;
 
   /** Make the trees of the first view, one at a time, so that the page stays alive meanwhile. */
   async prepare(pause: () => Promise<void>): Promise<void> {
@@ -161,7 +174,8 @@ export class App {
   async reshape(): Promise<boolean> {
     const turn = ++this.turn;
     const started = performance.now();
-    const room = { w: this.room.w, h: this.room.h * this.lower };
+    const { w, h } = this.within ?? this.room;
+    const room = { w, h: h * this.lower };
     const scene = await laidOut(this.client, this.parts, room, this.spread);
     if (turn !== this.turn) return false;
     this.scene = scene;

@@ -222,7 +222,7 @@ class ModuleTable:
         }
 
     def by_operator(self) -> list[tuple[str, Totals]]:
-        """The run's own operations, those outside of all modules, summed up by the function called or the operator."""
+        """The run's own operations (those outside of all modules), summed up for each function or operator."""
         graph = self.graph
         outside = np.flatnonzero(self._module_of_node == 0)
         texts = [*(short_name(call.op) for call in graph.calls), *graph.names]

@@ -381,6 +381,10 @@ def test_what_the_recording_added_is_one_quiet_box() -> None:
         ({"labels": {"Linear": 3}}, "the label of 'Linear' is a text, not 3"),
         ({"collapse": 3}, "not by int"),
         ({"collapse": lambda path: True}, "takes two arguments, the path and the name of the class"),
+        (
+            {"collapse": lambda path, cls: path[99]},
+            "raised IndexError: string index out of range, for the path",
+        ),
     ],
 )
 def test_an_option_of_another_kind_is_refused(options: dict[str, Any], words: str) -> None:

@@ -174,3 +174,12 @@ def test_what_does_not_agree_is_said_first(driver: Any, tmp_path: Path) -> None:
     assert "1 problem" in page.text(".bar")
     assert str(world.problems[0]) in page.text(".world-side .problems")
     assert "<iframe" in world._repr_html_()
+
+
+def test_names_of_the_longest_waits_are_whole(page: Page) -> None:
+    page.open()
+    cut = page.js(
+        "return [...document.querySelectorAll('.world-side .row b')]"
+        ".filter((name) => name.scrollWidth > name.clientWidth + 1).map((name) => name.innerText)"
+    )
+    assert cut == [] and page.js("return document.querySelectorAll('.world-side .row b').length") > 3

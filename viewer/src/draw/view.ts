@@ -262,6 +262,21 @@ export class View {
     this.settled = "begin";
   }
 
+  /** How many closed boxes a first look would have in sight as a whole. */
+  inSight(seen: Box[]): number {
+    this.begin(false, seen);
+    const { scale, x, y } = this.camera;
+    const { w, h } = this.size;
+    let count = 0;
+    for (const column of this.app.scene?.columns ?? [])
+      column.picture.items.forEach(({ box }, item) => {
+        const [left, top] = [column.x[item] * scale + x, column.y[item] * scale + y];
+        const [right, bottom] = [left + column.w[item] * scale, top + column.h[item] * scale];
+        count += Number(box.opening === "closed" && left >= 0 && top >= 0 && right <= w && bottom <= h);
+      });
+    return count;
+  }
+
   /** The camera that shows the upper left of a sheet that is too large to be read as a whole. */
   private get beginning(): Camera {
     const { width, height } = this.app.scene!;

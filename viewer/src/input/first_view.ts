@@ -6,7 +6,7 @@ import { AIM, largestScale, READABLE } from "../draw/fitting.ts";
 import type { View } from "../draw/view.ts";
 import type { Room } from "../layout/layered.ts";
 import type { Box } from "../tree/box.ts";
-import { eachShown, openingOf, snapshot } from "../tree/expansion.ts";
+import { eachShown, openingOf, restore, snapshot, type Openings } from "../tree/expansion.ts";
 import { narrowerIn } from "./sidebar.ts";
 
 const MOST_BOXES = 90;
@@ -55,6 +55,7 @@ export async function openFirstView(app: App, view: View): Promise<Box[]> {
   const repeat = first ? heaviestRepeat(roots) : null;
   // what is opened in a smaller window is opened in a larger one: each goes on where the last has ended
   const windows = roomsUpTo(view);
+  const stages: Stage[] = [];
   for (const rooms of windows) {
     for (const root of roots) {
       const model = openModel(root);
@@ -66,9 +67,50 @@ export async function openFirstView(app: App, view: View): Promise<Box[]> {
     await openInEmptiness(app, rooms);
     const shown = first ? shownRepeat(first) : null;
     if (shown?.opening === "closed" && rooms === windows[0]) await openInPart(app, shown, rooms);
+    stages.push({ rooms, openings: roots.map(snapshot) });
   }
   await settleShape(app, windows[windows.length - 1]);
+  await showNoLess(app, view, stages.slice(0, -1), windows[windows.length - 1]);
   return heaviest(roots);
+}
+
+/** Where not all of it can be seen: what a smaller window shows, as that shows it, if more boxes are in sight then. */
+async function showNoLess(app: App, view: View, smaller: Stage[], rooms: Room[]): Promise<void> {
+  if (!smaller.length || fitsIn(app, rooms)) return;
+  const look = (): Look => ({
+    openings: app.roots.map(snapshot),
+    lower: app.lower,
+    spread: app.spread,
+    room: app.room,
+  });
+  const own = look();
+  let [best, most] = [own, view.inSight(heaviest(app.roots))];
+  for (const stage of smaller.reverse()) {
+    stage.openings.forEach(restore);
+    await settleShape(app, stage.rooms);
+    const count = view.inSight(heaviest(app.roots));
+    if (count > most) [best, most] = [look(), count];
+  }
+  own.openings.forEach(restore);
+  best.openings.forEach(restore);
+  app.room = rooms[0];
+  if (best !== own) app.within = best.room;
+  Object.assign(app, { lower: best.lower, spread: best.spread });
+  await app.relayout();
+}
+
+/** What is open in a window of some rooms. */
+interface Stage {
+  rooms: Room[];
+  openings: Openings[];
+}
+
+/** What is open, and how it is laid out. */
+interface Look {
+  openings: Openings[];
+  lower: number;
+  spread: number;
+  room: Room;
 }
 
 /**

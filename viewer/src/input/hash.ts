@@ -35,7 +35,8 @@ export function encode(
   parts.set("open", open.length > MOST_OPEN ? "all" : open.join(" "));
   const x = (size.w / 2 - camera.x) / camera.scale;
   const y = (size.h / 2 - camera.y) / camera.scale;
-  parts.set("room", [app.room.w, app.room.h, app.lower, app.spread].join(","));
+  const { w, h } = app.within ?? app.room;
+  parts.set("room", [w, h, app.lower, app.spread].join(","));
   parts.set(
     "at",
     [x, y]

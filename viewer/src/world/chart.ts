@@ -441,7 +441,8 @@ export class LaneChart {
       if (idle) figures.push(`idle ${percent(idle[1])}`);
     } else {
       if (lane.peak_bytes !== null && this.state.view === "timeline") figures.push(`peak ${size(lane.peak_bytes)}`);
-      if (lane.waited !== null && (this.isWaited || height >= 62)) figures.push(`waited ${duration(lane.waited)}`);
+      if (lane.waited !== null && (this.isWaited || height >= 62))
+        figures.push(lane.waited ? `waited for others ${duration(lane.waited)}` : "waited for nobody");
     }
     const fits = height >= 20 + 15 * (figures.length + (place.length ? 1 : 0));
     const lines = [place.join(" · "), ...(fits ? figures : [figures.join(" · ")])].filter(Boolean);

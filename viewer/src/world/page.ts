@@ -244,7 +244,8 @@ export class WorldPage {
         scale.style.background = `linear-gradient(to right, ${state.theme.heat.join(", ")})`;
         parts.push(h("span", { class: "key" }, "waited 0", scale, duration(this.chart.longestWait)));
       }
-      if (data.isTimed && state.view === "timeline") parts.push(key(pick(WAIT_COLOR, dark), "waiting", "striped"));
+      if (data.isTimed && state.view === "timeline")
+        parts.push(key(pick(WAIT_COLOR, dark), "waiting in a collective", "striped"));
       data.about.axes.forEach((axis, i) => {
         const toggle = button(
           axis,

@@ -233,4 +233,14 @@ def _try(pattern: Any, row: Any) -> None:
 def _by_class(pattern: Any) -> Callable[[str, str], bool]:
     if isinstance(pattern, type):
         return lambda _path, type: type == pattern.__name__
-    return lambda path, type: bool(pattern(path, type))
+
+    def chosen(path: str, type: str) -> bool:
+        try:
+            return bool(pattern(path, type))
+        except Exception as error:
+            raise UsageError(
+                f"the function that chooses modules raised {error.__class__.__name__}: {error}, for the path {path!r} "
+                f"and the class {type!r}"
+            ) from error
+
+    return chosen
