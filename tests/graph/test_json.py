@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 from collections.abc import Callable
@@ -105,6 +106,18 @@ def test_edges_say_what_passes(saved: Path) -> None:
     edges = read(saved)["edges"]
     assert {"source": 2, "target": 3, "value": 4, "kind": "whole", "shape": [2], "dtype": "float32"} in edges
     assert len(edges) == 5
+
+
+def test_nothing_of_a_file_is_left_once_its_graph_is_gone(saved: Path) -> None:
+    def objects() -> int:
+        gc.collect()
+        return len(gc.get_objects())
+
+    exporter.load(saved)
+    before = objects()
+    for _ in range(10):
+        exporter.load(saved)
+    assert objects() - before < 10
 
 
 def test_the_dictionary_is_the_file(saved: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 import shutil
 import subprocess
 import xml.etree.ElementTree as ET
@@ -385,3 +386,11 @@ def test_a_graphviz_figure_is_the_users(stack: tv.Trace) -> None:
     figure.graph_attr["ranksep"] = "2"
     figure.node("mine", label="added")
     assert "ranksep=2" in figure.source and "rankdir=LR" in figure.source and "mine" in figure.source
+
+
+def test_graphviz_reads_names_of_any_length(tmp_path: Path) -> None:
+    name = '&"é\\' * 20_000
+    kind = type(name, (torch.nn.Module,), {"forward": lambda self, x: x * 2})
+    tv.trace(kind(), torch.ones(2)).save(tmp_path / "long.dot")
+    text = (tmp_path / "long.dot").read_text(encoding="utf-8")
+    assert all(len(string.encode()) < 16_384 for string in re.findall(r'"(?:[^"\\]|\\.)*"', text))

@@ -14,7 +14,6 @@ import re
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from functools import cache
 from itertools import accumulate, chain
 from typing import Any, BinaryIO
 
@@ -402,6 +401,8 @@ class _Document:
         }
         self.metrics: dict[str, _MetricCells] = {}
         self.rows: Counter[str] = Counter()
+        # of the entries of a table, by table and name
+        self._numbers: dict[str, dict[str, int]] = {}
 
     @property
     def is_ours(self) -> bool:
@@ -510,9 +511,10 @@ class _Document:
             yield "result_value", [source["value"] for source in sources]
             yield "result_kind", [KIND_CODES[source["kind"]] for source in sources]
 
-    @cache  # noqa: B019  (a document does not outlive the reading of its file)
     def _numbers_of(self, table: str) -> dict[str, int]:
-        return {name: number for number, name in enumerate(self.tables[table])}
+        if table not in self._numbers:
+            self._numbers[table] = {name: number for number, name in enumerate(self.tables[table])}
+        return self._numbers[table]
 
     def run(self) -> Run:
         """What the document describes."""

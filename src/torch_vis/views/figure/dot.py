@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING, Any
 
-from torch_vis.errors import optional
+from torch_vis.errors import optional, shortened
 from torch_vis.graph.io.atomic import PathLike, write_text
 from torch_vis.graph.run import Run, added_by_recording
 from torch_vis.graph.schema import Phase
@@ -17,6 +17,8 @@ from torch_vis.views.figure.scene import HEADINGS, THICK_RIM, box_of, frame_fill
 
 if TYPE_CHECKING:
     import graphviz
+
+LONGEST = 3000  # letters of one string: Graphviz reads 16,384 bytes, and a letter takes up to five
 
 
 def save(path: PathLike, run: Run) -> None:
@@ -156,6 +158,6 @@ def quoted(text: str) -> str:
     >>> print(quoted('a "b"'))
     "a \"b\""
     """
-    # Graphviz reads entities in labels.
-    plain = "\n".join(map(inert, text.split("\n"))).replace("&", "&amp;")
+    # Graphviz reads no longer ones, and entities in them
+    plain = shortened("\n".join(map(inert, text.split("\n"))), LONGEST).replace("&", "&amp;")
     return '"' + plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
