@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -73,6 +75,29 @@ def test_a_collective_writes_what_it_writes(name: str, rank: int) -> None:
     (wait,) = graph.wait_node.tolist()
     assert [value.producer.index for value in graph.nodes[wait].inputs] == [node] * written[rank]
     assert graph.nodes[wait].outputs or not outputs
+
+
+def test_each_group_is_known_by_itself_and_by_its_name_and_none_is_kept() -> None:
+    functional = torch.distributed._functional_collectives
+
+    def talk(x: torch.Tensor, pair: Any) -> torch.Tensor:
+        for group in (dist.group.WORLD, pair, dist.group.WORLD, pair):
+            dist.all_reduce(x, group=group)
+        return functional.wait_tensor(functional.all_reduce(x, "sum", pair))
+
+    with fake_group(RANKS, 0):
+        pair = dist.new_group([0, 1])
+        kept = weakref.ref(pair)
+        t = tv.trace(talk, torch.ones(2), pair)
+        del pair
+    graph = t.graph
+    assert [graph.groups[group].ranks for group in graph.comm_group] == [
+        (0, 1, 2, 3), (0, 1), (0, 1, 2, 3), (0, 1), (0, 1),
+    ]  # fmt: skip
+    assert len(graph.groups) == 2 and graph.comm_seq.tolist() == [0, 0, 1, 1, 2]
+    # the trace is there, and what it was recorded of is gone
+    gc.collect()
+    assert t.graph is graph and kept() is None
 
 
 def test_every_operator_of_the_table_is_one_of_torch() -> None:

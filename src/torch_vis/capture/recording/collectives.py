@@ -346,16 +346,20 @@ def _group(rec: Recorder, row: Collective, args: Any) -> int:
     """The number of the group that a call is about, -1 where it is not known."""
     if row.group is None or row.group >= len(args):
         return -1
-    known = rec.group_numbers.get(args[row.group]) if isinstance(args[row.group], str) else None
+    item = args[row.group]
+    group = group_named(item) if type(item) is torch.ScriptObject else None
+    # asking a group for its name takes longer than this: the groups of a run are known by themselves as well
+    known = rec.group_numbers.get(group or item) if group is not None or isinstance(item, str) else None
     if known is not None:
         return known
-    group = group_named(args[row.group])
+    group = group_named(item) if group is None else group
     if group is None:
         return -1
     known = rec.group_numbers.get(group.group_name)
     if known is None:
         known = rec.group_numbers[group.group_name] = len(rec.groups)
         rec.groups.append(describe_group(group, {group.name for group in rec.groups}))
+    rec.group_numbers[group] = known
     return known
 
 
@@ -363,7 +367,7 @@ def group_named(item: Any) -> Any:
     """The process group that an argument of an operator stands for; None where it stands for none."""
     group_kind: Any = torch._C._distributed_c10d.ProcessGroup
     if isinstance(item, torch.ScriptObject):
-        item = group_kind.unbox(item)
+        return group_kind.unbox(item)
     elif isinstance(item, str):
         item = torch._C._distributed_c10d._resolve_process_group(item)  # type: ignore[arg-type]
     return item if isinstance(item, group_kind) else None
