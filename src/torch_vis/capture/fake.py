@@ -9,16 +9,18 @@ attributes of modules) is put back at the end, also after an exception.
 from __future__ import annotations
 
 import gc
+import inspect
 import logging
 import math
 import os
 import sys
+import traceback
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache, partial
 from types import FrameType, TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch._subclasses import meta_utils
@@ -922,11 +924,7 @@ def simulated_run(
         axes = {frozenset(torch.distributed.get_process_group_ranks(layout.get_group(a))): a for a in mesh}
         with watched(building, axes if len(mesh) > 1 else {}), FakeTensors(assume, shapes=shapes) as fake:
             with _with_mode(fake.above):
-                step = make(layout)
-                if not callable(step):
-                    raise NoStep(
-                        f"make(mesh) gives the step, a callable of the batch, not {type(step).__name__}"
-                    )
+                step = _made(make, layout, batch)
                 if prepare is not None:
                     prepare(step)
                 for optimizer in building.optimizers if record else ():
@@ -950,6 +948,35 @@ def simulated_run(
     run.meta.update(fake=True, simulated=True)
     run.limits += (*fake.limits, FAKE_LIMIT)
     return SimulatedRun(run, building)
+
+
+def _made(make: Callable[[Any], Any], layout: Any, batch: Any) -> Callable[..., Any]:
+    """The step that ``make`` gives for a mesh."""
+    from torch.distributed import device_mesh
+
+    try:
+        step = make(layout)
+    except KeyError as error:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        if frame.f_code.co_filename != device_mesh.__file__:
+            raise
+        axes = ", ".join(layout.mesh_dim_names)
+        raise UsageError(
+            f"make(mesh) asks for an axis that mesh= does not have, only {axes}: {error.args[0]}"
+        ) from error
+    if not callable(step):
+        raise NoStep(f"make(mesh) gives the step, a callable of the batch, not {type(step).__name__}")
+    try:
+        inspect.signature(step).bind(*([] if batch is None else [batch]))
+    except TypeError as error:
+        given = "without a batch" if batch is None else "with one argument, the batch"
+        raise UsageError(
+            f"the step that make(mesh) gives is called {given}, and that does not fit: {error}"
+        ) from None
+    except ValueError:
+        # nothing is known of how it is called
+        pass
+    return cast("Callable[..., Any]", step)
 
 
 def _called(step: Callable[..., Any], batch: Any) -> Callable[[], Any]:

@@ -29,6 +29,7 @@ IN_FLAGS: tuple[tuple[str, str], ...] = (
     (r"t\.table\(depth=None\)", "--depth all"),
     (r"t\.summary\(\)\.why_uncovered", f"{PROGRAM} report summary"),
     (r"(?:t\.)?latency\(hardware=…\)", f"{PROGRAM} report latency --hardware …"),
+    (r"is called without a batch", "is called without arguments, as no --input is given"),
     (r"\bmore in t\.limits", "more with --json"),
     (r"\bt\.breaks\b", f"{PROGRAM} breaks"),
     (
