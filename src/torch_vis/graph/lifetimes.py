@@ -50,6 +50,8 @@ def peak_memory(metrics: Metrics) -> Peak | None:
 def next_run(graph: Graph, metrics: Metrics, meta: Mapping[str, Any]) -> NextRun | None:
     """A training step from the second on, where the recorded one made the optimizer's state; else None.
 
+    None also where the state has lists, which later steps may make longer (``growing_state``).
+
     >>> import torch, torch_vis as tv
     >>> t = tv.trace(torch.nn.Linear(3, 2), torch.ones(1, 3))
     >>> next_run(t.graph, t.metrics, t.meta) is None
@@ -57,9 +59,30 @@ def next_run(graph: Graph, metrics: Metrics, meta: Mapping[str, Any]) -> NextRun
     """
     if not (graph.value_role == Role.OPTIMIZER_STATE).any() or any(name not in metrics for name in COLUMNS):
         return None
+    if growing_state(graph):
+        return None
     zeroed = meta.get("zeroed_at")
     nodes = [node for node in zeroed if type(node) is int] if isinstance(zeroed, (list, tuple)) else []
     return Lifetimes(graph, metrics).next_run(nodes)
+
+
+def growing_state(graph: Graph) -> list[str]:
+    """The lists that an optimizer keeps as its state, by name: later steps may add to them, as those of LBFGS do.
+
+    >>> import torch, torch_vis as tv
+    >>> model = torch.nn.Linear(3, 2, bias=False)
+    >>> optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+    >>> def loss():
+    ...     optimizer.zero_grad()
+    ...     total = model(torch.ones(1, 3)).square().sum()
+    ...     total.backward()
+    ...     return total
+    >>> growing_state(tv.trace(lambda: optimizer.step(loss)).graph)[:2]
+    ['LBFGS.weight.al', 'LBFGS.weight.old_dirs']
+    """
+    named = (graph.value_role == Role.OPTIMIZER_STATE) & (graph.value_name >= 0)
+    names = (graph.names[number].rpartition(".") for number in graph.value_name[named].tolist())
+    return sorted({name for name, _, last in names if last.isdigit()})
 
 
 PLAIN_SUM = (Slot(0), Slot(1))

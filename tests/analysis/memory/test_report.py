@@ -240,3 +240,21 @@ def test_a_long_path_is_cut_where_the_peak_is_told() -> None:
     (line,) = (line for line in text.splitlines() if line.startswith("peak memory"))
     for told in (line, trace.memory().facts()["peak"]):
         assert "in …a_module" in told and told.endswith("a_module_with_a_long_name") and len(told) < 130
+
+
+def test_state_that_grows_has_no_second_step() -> None:
+    """LBFGS adds directions with each step: a figure from the first one would be too low for all later ones."""
+    model, x = torch.nn.Linear(16, 16), torch.randn(4, 16)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+
+    def loss() -> torch.Tensor:
+        optimizer.zero_grad()
+        total = model(x).square().sum()
+        total.backward()
+        return total
+
+    trace = tv.trace(lambda: optimizer.step(loss))
+    memory = trace.memory()
+    assert memory.steady_peak_bytes is None and memory.new_state_bytes > 0
+    assert any("LBFGS.weight.old_dirs" in note and "not known" in note for note in memory.notes())
+    assert "second step" not in str(memory) + str(trace)

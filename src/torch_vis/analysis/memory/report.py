@@ -17,10 +17,10 @@ from torch_vis.analysis.memory.kernel_workspace import scratch_bytes as scratch_
 from torch_vis.analysis.report import Charts, Report, most
 from torch_vis.errors import UsageError
 from torch_vis.graph.graph import Graph, Node
-from torch_vis.graph.lifetimes import USE_COLORS, Lifetimes, NextRun, Tensor, Use, next_run
+from torch_vis.graph.lifetimes import USE_COLORS, Lifetimes, NextRun, Tensor, Use, growing_state, next_run
 from torch_vis.graph.run import Limit, Run
 from torch_vis.graph.schema import Flag
-from torch_vis.graph.text import count, duration, size
+from torch_vis.graph.text import and_more, count, duration, size
 from torch_vis.views.charts.chart import INK, Axis, Chart, Series, stages_of
 from torch_vis.views.text.table_layout import PATH, Field, Listing, cut, table
 
@@ -301,7 +301,8 @@ class MemoryReport(Report):
     def steady_peak_bytes(self) -> int | None:
         """The peak from the second step on, if this one made state of the optimizer; None if it made none.
 
-        The state is then there from the start, and gradients until they are set to None.
+        None also where the state has lists to which later steps may add, as that of LBFGS: ``notes()`` says so.
+        Otherwise the state is then there from the start, and gradients until they are set to None.
 
         >>> import torch, torch_vis as tv
         >>> model = torch.nn.Linear(64, 64)
@@ -320,7 +321,8 @@ class MemoryReport(Report):
     @property
     def new_state_bytes(self) -> int:
         """How much state of an optimizer the run made."""
-        return 0 if self._next_run is None else self._next_run.state_bytes
+        made = self.blocks.next_run()
+        return 0 if made is None else made.state_bytes
 
     @cached_property
     def peak(self) -> LiveTensors:
@@ -589,6 +591,12 @@ class MemoryReport(Report):
             result.append(
                 "from the second step on: predicted for the same operations with the optimizer's state already there; "
                 "gradients are taken to be set to None where this run did so, or else before it"
+            )
+        growing = growing_state(self.graph)
+        if growing:
+            result.append(
+                f"the optimizer's state has lists, to which later steps may add: {and_more(growing, 4)}; how much "
+                "they hold then is not known from one step"
             )
         result += self._undecided
         if self.meta.get("packed_bytes"):
