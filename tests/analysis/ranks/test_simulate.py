@@ -328,7 +328,7 @@ def test_a_program_that_fails_leaves_torch_as_it_was() -> None:
 
     with pytest.raises(tv.errors.UsageError, match="gives the step, a callable"):
         tv.simulate(lambda mesh: None, mesh={"dp": 2})
-    with pytest.raises(tv.errors.UsageError, match="called without a batch.*missing a required argument"):
+    with pytest.raises(tv.errors.UsageError, match=r"called without a batch.*missing a required argument"):
         tv.simulate(lambda mesh: lambda x: x, mesh={"dp": 2})
     with pytest.raises(tv.errors.UsageError, match="asks for an axis that mesh= does not have, only dp"):
         tv.simulate(lambda mesh: mesh["tp"], mesh={"dp": 2})
