@@ -962,17 +962,18 @@ def _made(make: Callable[[Any], Any], layout: Any, batch: Any) -> Callable[..., 
             raise
         axes = ", ".join(layout.mesh_dim_names)
         raise UsageError(
-            f"make(mesh) asks for an axis that mesh= does not have, only {axes}: {error.args[0]}"
+            f"make(mesh) asks for an axis that the mesh does not have, only {axes}: {error.args[0]}"
         ) from error
     if not callable(step):
         raise NoStep(f"make(mesh) gives the step, a callable of the batch, not {type(step).__name__}")
     try:
         inspect.signature(step).bind(*([] if batch is None else [batch]))
     except TypeError as error:
-        given = "without a batch" if batch is None else "with one argument, the batch"
-        raise UsageError(
-            f"the step that make(mesh) gives is called {given}, and that does not fit: {error}"
-        ) from None
+        if batch is None:
+            text = f"the step that make(mesh) gives is called without a batch, and that does not fit: {error}"
+        else:
+            text = f"the step that make(mesh) gives is called with the batch alone, and that does not fit: {error}"
+        raise UsageError(text) from None
     except ValueError:
         # nothing is known of how it is called
         pass

@@ -330,7 +330,7 @@ def test_a_program_that_fails_leaves_torch_as_it_was() -> None:
         tv.simulate(lambda mesh: None, mesh={"dp": 2})
     with pytest.raises(tv.errors.UsageError, match=r"called without a batch.*missing a required argument"):
         tv.simulate(lambda mesh: lambda x: x, mesh={"dp": 2})
-    with pytest.raises(tv.errors.UsageError, match="asks for an axis that mesh= does not have, only dp"):
+    with pytest.raises(tv.errors.UsageError, match="asks for an axis that the mesh does not have, only dp"):
         tv.simulate(lambda mesh: mesh["tp"], mesh={"dp": 2})
     with pytest.raises(tv.errors.UsageError, match="divides 6 ranks"):
         tv.fit(parallel, torch.ones(2, 3, 32), world=6, memory="1 GiB", tp=4)
