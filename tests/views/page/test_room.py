@@ -91,13 +91,17 @@ def test_opening_a_box_leaves_all_in_sight_while_it_can_be_read(page: Page) -> N
     assert settled(page)
 
 
+CLOSED = "P.boxes().filter(box => box.inView && box.opening === 'closed')"
+
+
 def test_what_is_opened_at_once_can_be_read_where_one_was(show: Callable[[Any], Page]) -> None:
     """Not a mosaic of all there is, which the button Fit gives."""
 
     def shown() -> list[dict[str, Any]]:
         time.sleep(0.7)
-        boxes = [box for box in page.boxes() if box["inView"] and box["opening"] == "closed"]
-        assert boxes and min(box["fontPx"] for box in boxes) >= 11
+        # names come back at the end of the animation
+        page.until(f"const drawn = {CLOSED}; return drawn.length > 0 && drawn.every(box => box.fontPx >= 11)")
+        boxes: list[dict[str, Any]] = page.js(f"return {CLOSED}")
         return boxes
 
     page = show(
