@@ -207,7 +207,7 @@ export class View {
   /** In another layout: all of it where names can still be read, else a box as near as can be to where it was, large enough to be read. */
   stay(box: Box | null, old: Rect | null): void {
     const now = box && this.placeOf(box);
-    if (!old || !now || this.whole.scale >= SMALL) return this.fit();
+    if (!old || !now || this.whole.scale >= READABLE) return this.fit();
     const scale = Math.max(READABLE, Math.min(this.camera.scale, 1.2));
     const { w, h } = this.size;
     const x = Math.min(w, Math.max(0, old.x + old.w / 2)) - (now.x + now.w / 2) * scale;
