@@ -967,7 +967,8 @@ def _made(make: Callable[[Any], Any], layout: Any, batch: Any) -> Callable[..., 
     if not callable(step):
         raise NoStep(f"make(mesh) gives the step, a callable of the batch, not {type(step).__name__}")
     try:
-        inspect.signature(step).bind(*([] if batch is None else [batch]))
+        # the outermost callable alone: a decorator may give what is inside it more
+        inspect.signature(step, follow_wrapped=False).bind(*([] if batch is None else [batch]))
     except TypeError as error:
         if batch is None:
             text = f"the step that make(mesh) gives is called without a batch, and that does not fit: {error}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections import Counter
@@ -317,6 +318,18 @@ def test_slower_links_are_exposed() -> None:
 def test_what_is_no_world_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(tv.errors.UsageError, match=words):
         tv.simulate(parallel, torch.ones(2, 3, 32), **options)
+
+
+def test_a_decorator_may_give_the_step_more_than_the_batch() -> None:
+    def decorated(mesh: Any) -> Any:
+        model = nn.Linear(4, 4)
+
+        def step(model: nn.Module, x: torch.Tensor) -> None:
+            model(x).sum().backward()
+
+        return functools.wraps(step)(lambda x: step(model, x))
+
+    assert len(tv.simulate(decorated, torch.ones(1, 4), mesh={"dp": 2})) == 2
 
 
 def test_a_program_that_fails_leaves_torch_as_it_was() -> None:
